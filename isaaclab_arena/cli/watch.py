@@ -164,7 +164,8 @@ def shift_seeds(document: dict[str, Any], offset: int) -> None:
 
 # Evaluate one checkpoint by the runner of job files, in a process of its own.
 
-INTERRUPTED, _REFUSED = 130, 2
+INTERRUPTED = 130
+_REFUSED = 2
 _INTERRUPTED = (-2, -15, INTERRUPTED, 143)
 
 
@@ -205,10 +206,16 @@ def run_checkpoint(
         name, is_joined, value = ("", "", word) if before in names else word.partition("=")
         is_seed = value.isdecimal() and (before in names or name in names)
         options.append(f"{name}{is_joined}{(int(value) + seed_offset) % (MAX_SEED + 1)}" if is_seed else word)
-    is_begun, command = (directory / RUN_PLAN_FILE).is_file(), ["nice", "-n", str(settings.nice)] * bool(settings.nice)
-    command += [*runner, "--eval_jobs_config", str(job_file)]
-    command += ["--resume", str(directory), "--retry_errors"] if is_begun else ["--output_dir", str(directory)]
-    return subprocess.run([*command, *options], check=False, close_fds=False).returncode  # noqa: S603 - our own program
+    is_begun = (directory / RUN_PLAN_FILE).is_file()
+    command = [
+        *(["nice", "-n", str(settings.nice)] if settings.nice else []),
+        *runner,
+        "--eval_jobs_config",
+        str(job_file),
+        *(["--resume", str(directory), "--retry_errors"] if is_begun else ["--output_dir", str(directory)]),
+        *options,
+    ]
+    return subprocess.run(command, check=False, close_fds=False).returncode  # noqa: S603 - our own program
 
 
 # Promote the checkpoints of a watch that reach a bar: copy their evaluated files, and those needed to load them.
@@ -309,7 +316,8 @@ def _files(checkpoint: Path) -> dict[Path, Path]:
 
 # The watch itself: wait for checkpoints that are complete, evaluate each once, and show the outcome.
 
-_LONGEST_WAIT_S, _TRIES_AT_END = 3_600.0, 3
+_LONGEST_WAIT_S = 3_600.0
+_TRIES_AT_END = 3
 
 
 @dataclass(kw_only=True)
@@ -451,7 +459,8 @@ class Watch:
             recorded(is_done=True, content=content if now else None)
             return exit_code
         recorded(tries=tries + 1, reason=reason)
-        self._not_before[step] = self.now() + (wait_s := min(self.settings.retry_s * 2**tries, _LONGEST_WAIT_S))
+        wait_s = min(self.settings.retry_s * 2**tries, _LONGEST_WAIT_S)
+        self._not_before[step] = self.now() + wait_s
         _LOG.warning("%s failed: %s; it is tried again in %.0f s", path, reason, wait_s)
         return exit_code
 
@@ -475,9 +484,10 @@ class Watch:
             if settings.bar is None or score.interval.low < settings.bar:
                 continue
             record = self._records[step]
-            promoted = settings.promote if Path(record.path).exists() else None
-            if promoted and (target := promote(promoted, score, record, self._directory, names)):
-                self.say(f"step {step} was promoted: {target}")
+            if settings.promote is not None and Path(record.path).exists():
+                target = promote(settings.promote, score, record, self._directory, names)
+                if target is not None:
+                    self.say(f"step {step} was promoted: {target}")
             if settings.stop_file is not None and not settings.stop_file.exists():
                 write_text(settings.stop_file, f"step {step}: {score.in_words}\n", overwrite=True)
                 self.say(f"step {step} reached the bar of {100 * settings.bar:g} %: {settings.stop_file}")

@@ -26,7 +26,6 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import announced_pictures
-from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.logs import KERNELS, KernelTimes
 from isaaclab_arena.recording.recorder import RemoteCommit
 from isaaclab_arena.storage.atomic import FileThereError, json_text, read_versioned, write_text
@@ -260,9 +259,8 @@ class GroupBuilder:
             jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
 
             # Worker processes of the previous environment may serve this one.
-            kept = self._kept["environment", job.environment_key if interleaved else ""]
-            spares, name = spare_workers_kept() if kept else nullcontext(), f"environment '{config.environment}'"
-            with spares, self.set_by_code.of(name, job.environment_key):
+            with spare_workers_kept(), self.set_by_code.of(f"environment '{config.environment}'", job.environment_key):
+                kept = self._kept["environment", job.environment_key if interleaved else ""]
                 environments = reuse(kept, [each.environment_key for each in jobs])
                 has_new_environment = len(environments) < len(jobs)
                 for own in jobs[len(environments) :]:
@@ -283,12 +281,12 @@ class GroupBuilder:
                 why = "it changed while the run went on; put back what it was, or run the job anew: --resume --rerun "
                 refuse([Problem(f"{how}; {why}{config.name}", job=config.name, key=key) for key, how in changed])
             for environment, policy in zip(environments, policies, strict=True):
+                if type(environment).load_renderer is Environment.load_renderer:
+                    continue
                 # The kernels of the renderer may take long to compile, so load it now if the policy uses pictures.
-                has_renderer = type(environment).load_renderer is not Environment.load_renderer
-                if has_renderer and CAMERAS in environment.observation_spec:
-                    looked_at = announced_pictures(policy, environment, range(environment.num_envs))
-                    if looked_at is None or len(looked_at):
-                        environment.load_renderer()
+                looked_at = announced_pictures(policy, environment, range(environment.num_envs))
+                if looked_at is None or len(looked_at):
+                    environment.load_renderer()
             return BuiltGroups(
                 groups=[EnvGroup(environment=one, policy=two) for one, two in zip(environments, policies, strict=True)],
                 policy_batch=policy_batch,

@@ -314,19 +314,17 @@ def start_run(
     refuse([Problem(f"there is no job '{name}'{did_you_mean(name, names)}", key=RERUN) for name in unknown])
     # Ranks that come later have the plan of this process, which then agrees with itself.
     meeting = ranks if devices_to_come is None else ranks_of_one(replace(context, world_size=1, local_world_size=1))
-    if meeting.context.is_distributed:
-        # The hash of the jobs leaves the time limits out, because a resume may change them.
-        limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
-        of_limits = hashlib.sha256(json.dumps(limits).encode()).hexdigest()
-        # Besides the options that affect results, those on which each rank acts alone.
-        alone = ("lease_s", "fail_fast", "record_camera_video", "record_viewport_video", "video_episodes", "video_fps")
-        alone += ("policy_device", "policy_device_id", "max_equal_errors")
-        settings = {**options.result_settings(), "assignment": options.mode}
-        settings |= {name: getattr(options, name) for name in alone}
-        shared = {"jobs": request.config_hash, "time limits of jobs": of_limits}
-        shared |= {f"--{name}": str(value) for name, value in settings.items()}
-        meeting.agree_on("jobs and options", shared)
-        agree_on_versions(meeting, versions())
+    # The hash of the jobs leaves the time limits out, because a resume may change them.
+    limits = [(job.config.timeout_s, job.config.episode_timeout_s) for job in request.jobs]
+    of_limits = hashlib.sha256(json.dumps(limits).encode()).hexdigest()
+    # Besides the options that affect results, those on which each rank acts alone.
+    alone = ("lease_s", "fail_fast", "record_camera_video", "record_viewport_video", "video_episodes", "video_fps")
+    alone += ("policy_device", "policy_device_id", "max_equal_errors")
+    settings = {**options.result_settings(), "assignment": options.mode}
+    settings |= {name: getattr(options, name) for name in alone}
+    shared = {"jobs": request.config_hash, "time limits of jobs": of_limits}
+    meeting.agree_on("jobs and options", {**shared, **{f"--{name}": str(value) for name, value in settings.items()}})
+    agree_on_versions(meeting, versions())
     devices = meeting.gather("device", str(context.device))
     on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]
     if context.is_rank_zero and 0 < len(on_cpu) < len(devices):
@@ -340,8 +338,7 @@ def start_run(
         # Every checkpoint is read from end to end, which takes a while if they are large. One rank of each node does
         # it: without a shared disk, their files must be equal.
         contents = contents_of_jobs(request.jobs) if context.is_rank_zero or context.local_rank == 0 else {}
-    if meeting.context.is_distributed:
-        agree_on_contents(meeting, contents)
+    agree_on_contents(meeting, contents)
 
     # Rank 0 makes or repairs the directory. The others learn its path and the number of the attempt.
     plan = machinery = path = lock = earlier = None
@@ -449,10 +446,8 @@ def begin_attempt(
     left = {entry.job for entry in entries}
     to_run = [job for job in request.jobs if job.config.name in left]
     settled = planning.settle_backends(to_run, machinery, known=known, watch=guard)
-    latencies: dict[str, Delays] = {}
-    if any(job.config.latency is not None for job in to_run):
-        asked = partial(planning.policy_as_served, options=options, output_directory=path)
-        latencies = planning.settle_latencies(to_run, machinery, known=measured, asked=asked, watch=guard)
+    asked = partial(planning.policy_as_served, options=options, output_directory=path)
+    latencies = planning.settle_latencies(to_run, machinery, known=measured, asked=asked, watch=guard)
 
     # A new run writes them into its plan; a resumed one writes the plan only if it has changed.
     if resumed is None:

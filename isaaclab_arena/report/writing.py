@@ -404,9 +404,7 @@ def page_of(
             said = (text.strip().partition("\n")[0] for text in episodes["error"] if isinstance(text, str))
             errors += [(job.name, plain_text(line), count) for line, count in Counter(said).most_common(5)]
 
-    # Curves and the matrix need several jobs. Compare jobs, unless the last run is in progress (`running`): comparisons
-    # read far more than the tables.
-    curves, matrix = (sections.curves(jobs), sections.matrix(jobs)) if len(jobs) > 1 else ((), None)
+    # Compare jobs, unless the last run is in progress (`running`): comparisons read far more than the tables.
     pairs: tuple[PairOnPage, ...] = ()
     robustness: tuple[Mapping[str, Any], ...] = ()
     if not running and len(jobs) > 1:
@@ -445,8 +443,8 @@ def page_of(
         ),
         films=tuple(chosen_films(films, failed, budget_bytes=embedded_bytes, explaining=filmed)),
         texts=texts(jobs[:MOST_JOBS_SHOWN], [merged.plan for merged in runs.values()], suites),
-        curves=curves,
-        matrix=matrix,
+        curves=sections.curves(jobs),
+        matrix=sections.matrix(jobs),
         pairs=pairs,
         robustness=robustness,
         error_texts=tuple(errors),

@@ -50,14 +50,7 @@ def device_of(requested, **given):
         (None, 1, 2, 2, "cuda:1", "LOCAL_RANK is 1"),
         ("cuda", 1, 2, 2, "cuda:1", "LOCAL_RANK is 1"),
         ("cuda:1", 1, 2, 2, "cuda:1", "LOCAL_RANK is 1"),
-        (
-            "cuda:0",
-            1,
-            2,
-            2,
-            "cuda:1",
-            "LOCAL_RANK is 1, which takes precedence over --device cuda:0 where ranks share a machine",
-        ),
+        ("cuda:0", 1, 2, 2, "cuda:1", "precedence over --device cuda:0"),
         # The only visible GPU is number zero whatever the local rank.
         (None, 3, 4, 1, "cuda:0", "the only visible GPU"),
         ("cuda", 3, 4, 1, "cuda:0", "the only visible GPU"),
@@ -69,7 +62,8 @@ def device_of(requested, **given):
 )
 def test_a_rank_gets_its_device_and_is_told_why(requested, local_rank, ranks, gpus, expected, told):
     device, reason = chosen(requested, local_rank=local_rank, ranks=ranks, gpus=gpus)
-    assert (str(device), reason) == (expected, told)
+    assert str(device) == expected
+    assert told in reason
 
 
 @pytest.mark.parametrize("requested", [None, "cuda", "cuda:0"])

@@ -295,12 +295,19 @@ class ClaimServer:
                 continue
             error = f"every rank that ran this episode died, the last with nothing beside it: {deaths}"
             _LOG.error("episode %d of job '%s' is an error: %s", index, name, error)
-            episode, ending = episode_of(job, index), running_episodes.failed(running_episodes.RANKS_LOST, error)
-            start, words = episode.saved_conditions or {}, job.config.language_instruction or ""
-            unplayed: dict[str, Any] = {"env_id": 0, "length": 0, "episode_return": 0.0, **vars(ending)}
-            record = EpisodeRecord(episode=episode, conditions=start, language_instruction=words, **unplayed)
-            place: dict[str, Any] = {"episode_in_env": 0, "rank": rank, "attempt": self._table.attempt.number}
-            self.commit(life, line_text(commit_line(record, timestamp=paths.now(local=True), wall_s=0.0, **place)))
+            episode = episode_of(job, index)
+            record = EpisodeRecord(
+                **vars(running_episodes.failed(running_episodes.RANKS_LOST, error)),
+                episode=episode,
+                env_id=0,
+                length=0,
+                episode_return=0.0,
+                conditions=episode.saved_conditions or {},
+                language_instruction=job.config.language_instruction or "",
+            )
+            here = {"rank": rank, "attempt": self._table.attempt.number}
+            line = commit_line(record, episode_in_env=0, timestamp=paths.now(local=True), wall_s=0.0, **here)
+            self.commit(life, line_text(line))
         self._suspects.playing.pop(rank, None)
         self._lives[rank] = life.number + 1
         return len(pieces), was_fruitful, sum(len(each.deaths) for each in blamed)
@@ -319,7 +326,11 @@ _CALLS = {name: validate_call(each) for name, each in vars(ClaimServer).items() 
 
 # A rank: its claims and commits, which it reaches through the claim server, and its jobs.
 
-_MAX_BYTES, _MAX_CALLS = 16_000_000, 2_000
+Ask: TypeAlias = Callable[[Sequence[Call]], Any]
+"""Makes calls of the claim server in order, and returns the last answer as plain JSON; see `ClaimServer.ask`."""
+
+_MAX_BYTES = 16_000_000
+_MAX_CALLS = 2_000
 
 
 @dataclass(eq=False)
@@ -331,14 +342,14 @@ class RemoteLedger:
     orders: RunOrders
     life: Life
     jobs: Mapping[int, planning.DividedJob]  # by index
-    ask: Callable[[Sequence[Call]], Any]  # makes calls, and returns the last answer as JSON; see `ClaimServer.ask`
+    ask: Ask
     directory: Path  # of this rank's files
     _: KW_ONLY
     is_own: bool  # False: the run's directory, so neither episodes nor files are delivered
     clock: Callable[[], float] = time.monotonic
     failure: Exception | None = field(default=None, init=False)  # ended the deliveries, so this rank must end
     stop_signal: int | None = field(default=None, init=False)  # that stops the run
-    jobs_over: Sequence[str] = field(default=(), init=False)  # names of jobs that need no further episode
+    jobs_over: frozenset[str] = field(default=frozenset(), init=False)  # names of jobs that need no further episode
     _said: claims.ClaimState = field(default_factory=claims.ClaimState, init=False)
     _said_at: float = field(default=0.0, init=False)
     # Results: calls that are to be made, each with the file of its content.
@@ -428,7 +439,8 @@ class RemoteLedger:
             # Each delivery is a heartbeat.
             if self.is_own:
                 calls += self._keep(heartbeat.status_path(self.directory, self.life.rank))
-            self.stop_signal, self.jobs_over = self.ask([*calls, ("beat", (processes.machine_identity(),), None)])
+            self.stop_signal, over = self.ask([*calls, ("beat", (processes.machine_identity(),), None)])
+            self.jobs_over = frozenset(over)
 
             # The claim server has everything by now, so it can be removed here.
             for path in sent:
@@ -489,7 +501,7 @@ def directory_of_process(root: Path, rank: int) -> Iterator[Path]:
         yield Path(name)
 
 
-def run_rank(orders: RunOrders, life: Life, ask: Callable[[Sequence[Call]], Any]) -> str:
+def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
     """Run the claimed jobs until none is left, and return the rank's final state. `RefusedError`: not on this node."""
     logs.set_up_console_logging(life.rank)
     needs, attempt = orders.needs, orders.attempt
@@ -524,9 +536,17 @@ def run_rank(orders: RunOrders, life: Life, ask: Callable[[Sequence[Call]], Any]
         queue = queues.DynamicQueue(
             remote, world_size=size, stop_requested=stop, is_over=lambda job: job in remote.jobs_over, rest_s=rest_s
         )
-        facts: dict[str, Any] = {"config_hash": orders.config_hash, "remote_commit": None if is_seen else remote.commit}
-        facts["num_threads"] = options.num_threads or max(1, int(needs.cpus))
         publisher = heartbeat.StatusPublisher(directory, queue.first_status(life.rank, attempt.run_id))
         # The status beats until all is delivered: a rank without a beat for too long is taken for dead.
         with publisher, remote.delivering(), logs.log_file(directory / "logs" / f"rank{life.rank}.log", life.rank):
-            return job_run.run_jobs(queue, request, attempt, context, publisher, stop, **facts)
+            return job_run.run_jobs(
+                queue,
+                request,
+                attempt,
+                context,
+                publisher,
+                stop,
+                config_hash=orders.config_hash,
+                remote_commit=None if is_seen else remote.commit,
+                num_threads=options.num_threads or max(1, int(needs.cpus)),
+            )

@@ -111,7 +111,9 @@ def why(error: exceptions.RayError) -> str:
 
 _LOG = logging.getLogger(__name__)
 _NODE_ID = "ray.io/node-id"  # the label with which Ray provides every node
-_KNOCK_TIMEOUT_S, _TRIES_OF_A_CHECK, _MAX_JOBS_CHARACTERS = 5.0, 3, 120
+_KNOCK_TIMEOUT_S = 5.0
+_TRIES_OF_A_CHECK = 3
+_MAX_JOBS_CHARACTERS = 120
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """The opening of HTTP/2, which Ray speaks: both sides send their settings first (RFC 9113, 3.4)."""
 _SETTINGS, _TLS_ALERT = b"\x04", b"\x15"
@@ -166,7 +168,7 @@ class RayEngine:
 
     options: ClusterOptions
     working_directory: str | None  # of the command; None if Ray copies a working directory to each node
-    ask: Callable[[Sequence[claim_server.Call]], Any] = lambda _: None  # of the claim server, once it is started
+    ask: claim_server.Ask = lambda _: None  # of the claim server, once it is started
     _orders: RunOrders = field(init=False)
     _claim_server: Any = field(init=False)
     # The ranks and their actors, by the outcome to come.
@@ -286,7 +288,10 @@ def _able_nodes(needs: NodeNeeds) -> dict[str, dict[str, Any]]:
 
 # Keep the ranks of a run alive: start them, restart them if they die, and end them with the run.
 
-_INTERVAL_S, _SILENT_S, _GRACE_S, _SAY_EVERY_S = 0.5, 30.0, 30.0, 30.0
+_INTERVAL_S = 0.5
+_SILENT_S = 30.0
+_GRACE_S = 30.0
+_SAY_EVERY_S = 30.0
 _RESTARTS_PER_RANK = 3  # a restart after a life that finished something costs none
 
 
