@@ -11,7 +11,7 @@ from isaaclab_arena.environments.arena.environment import FloorEnvironment
 from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.environments.tasks.track_motion import TrackMotion
 from isaaclab_arena.environments.tasks.velocity_go1 import COMMAND, GO1, SETTLING_S, STANDING_SHARE
-from isaaclab_arena.environments.tasks.walk_humanoid import JOINTS, ROOT
+from isaaclab_arena.environments.tasks.walk_humanoid import JOINTS, LOWEST_M, ROOT
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.math import multiply
@@ -289,3 +289,13 @@ def test_the_clock_goes_round_in_the_gaits_period_and_starts_anew_with_an_episod
     assert hands[period_steps - 1] == pytest.approx([1.0, 0.0], abs=1e-6)
     again = env.reset(torch.tensor([0]), [env.draw_conditions(episode(1).conditions_generator())])
     assert again["policy"]["gait_clock"][0].tolist() == [1.0, 0.0]
+
+
+def test_falling_loses():
+    env = walkers([0.8, 0.8])
+    root = env.backend.joint_position(ROOT)
+    root[0, 2] = LOWEST_M - 0.1
+    root[1, 3:7] = torch.tensor([math.cos(0.6), 0.0, math.sin(0.6), 0.0])
+    step = env.step(torch.zeros(2, 21))
+    assert step.terminated.tolist() == [True, True]
+    assert not solved(step).any()

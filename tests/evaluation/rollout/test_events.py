@@ -413,3 +413,12 @@ def test_tasks_that_say_nothing_of_their_episodes_have_no_events():
     builder = FloorEnvironmentBuilder(config_class=CartpoleConfig, make_task=lambda config: Silent(config.start))
     env = builder.build(CartpoleConfig(), num_envs=1, device=CPU, num_threads=1)
     assert play(env, ZeroActionPolicy(), 1).records[0].events is None
+
+
+@pytest.mark.parametrize("task", FLOOR_ENVIRONMENTS)
+def test_events_and_progress_are_the_same_for_any_number_of_env_slots_of_floor_events(task):
+    alone, together = (
+        {record.episode.episode_index: record.events for record, _ in played(task, "random", num_envs=number)}
+        for number in (1, 2)
+    )
+    assert alone == together

@@ -258,3 +258,23 @@ def test_what_a_client_sends_ahead_stays_with_the_client():
         thread.join(60.0)
     assert is_held_up
     assert answers == sent == list(range(2, 152))
+
+
+def test_a_client_that_floods_waits_and_others_go_on(port):
+    with connected(port) as flooding, connected(port) as other:
+        flooding.send(start(1, episode_idx=1))
+        sent = []
+
+        def flood() -> None:
+            for number in range(2, 100):
+                flooding.send(shown(number))
+                sent.append(number)
+
+        thread = threading.Thread(target=flood, daemon=True)
+        thread.start()
+        other.send(start(1, episode_idx=2))
+        for number in range(2, 12):
+            assert asked(other, shown(number))["seq"] == number
+        answers = [unpacked(flooding.recv(60.0, decode=False))["seq"] for _ in range(98)]
+        thread.join(60.0)
+    assert answers == list(range(2, 100))
