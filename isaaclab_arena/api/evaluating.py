@@ -85,7 +85,7 @@ class RunKeywords(TypedDict, total=False):
     fail_fast: bool
     continue_on_error: bool
     max_equal_errors: int
-    assignment: Literal["round_robin", "split", "dynamic"]
+    assignment: str
     split_jobs: bool
     lease_s: float
     deterministic: bool

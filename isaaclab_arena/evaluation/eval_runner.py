@@ -24,7 +24,7 @@ from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import planning, process, run, validation
-from isaaclab_arena.evaluation.options import Assignment, ClusterOptions, read_command_line, refuse_unknown
+from isaaclab_arena.evaluation.options import DYNAMIC, ROUND_ROBIN, ClusterOptions, read_command_line, refuse_unknown
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
 
@@ -71,20 +71,22 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
         take_rank_of_scheduler()
         options, overrides = _read(arguments, typed_as)
         options.check_cluster()
-        elsewhere = None
-        if options.cluster is not None:
-            # An extra, and slow to load.
-            from isaaclab_arena.evaluation.cluster.ray_engine import execute_on_cluster  # noqa: PLC0415
-
-            elsewhere = partial(execute_on_cluster, options=options)
         return run.run_command_line(
             options,
             module=PROGRAM,
             arguments=arguments,
             request_of=lambda _: jobs_request(options, overrides, arguments, import_s=import_s),
-            elsewhere=elsewhere,
+            elsewhere=None if options.cluster is None else partial(_on_cluster, options),
         )
     return ended.code
+
+
+def _on_cluster(options: ClusterOptions, request: planning.RunRequest) -> int:
+    """Run a checked request on the ranks of a cluster, and return the exit code."""
+    # An extra, and slow to load.
+    from isaaclab_arena.evaluation.cluster.ray_engine import execute_on_cluster  # noqa: PLC0415
+
+    return execute_on_cluster(request, options)
 
 
 def asked_for(arguments: Sequence[str], *, may_import: bool) -> planning.RunRequest:
@@ -101,9 +103,9 @@ def _read(arguments: Sequence[str], typed_as: str) -> tuple[EvalOptions, Sequenc
     # Words such as ``runs.lift.num_rebuilds=2`` set keys of the experiment.
     overrides = [word for word in rest if is_override(word)]
     refuse_unknown([word for word in rest if not is_override(word)], options)
-    if options.cluster is not None and options.assignment == Assignment.ROUND_ROBIN:
+    if options.cluster is not None and options.assignment == ROUND_ROBIN.name:
         # On a cluster, where ranks come and go, nothing can be settled before the start.
-        options = replace(options, assignment=Assignment.DYNAMIC)
+        options = replace(options, assignment=DYNAMIC.name)
     return options, overrides
 
 

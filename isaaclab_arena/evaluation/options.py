@@ -1,9 +1,8 @@
 """Define the options that both runners share, and read command lines, including Isaac Lab Arena's spellings."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -17,7 +16,7 @@ from isaaclab_arena.config.schema import EnvSlots, JobDefaults
 from isaaclab_arena.distributed.context import claimed_rank, is_a_rank
 from isaaclab_arena.distributed.devices import check_policy_device, joined_gpu_ids
 from isaaclab_arena.distributed.launch import LaunchOptions, with_empty_resume
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option, refuse
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option, problems_into, refuse
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording import MAX_FPS, VideoOptions
 from isaaclab_arena.registry import check_optional_library
@@ -30,12 +29,36 @@ MAX_THREADS = 4_096
 Threads: TypeAlias = Annotated[int, Field(ge=1, le=MAX_THREADS)]
 
 
-class Assignment(StrEnum):
-    """How jobs are given to ranks."""
+# The assignments of episodes to ranks: a new one is one more declaration here.
 
-    ROUND_ROBIN = "round_robin"
-    SPLIT = "split"
-    DYNAMIC = "dynamic"
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """A way to give the jobs of a run, and their episodes, to its ranks."""
+
+    name: str
+    about: str  # for the help, without a full stop
+    # (job index, world size) -> the rank that runs the whole job, or begins with its first share.
+    first_rank: Callable[[int, int], int] = lambda index, world_size: index % world_size
+    shares_jobs: bool = False  # every rank gets a share of each job before the start
+    claims: bool = False  # ranks claim pieces of jobs as they go, in a claim table; nothing is settled before the start
+
+    @property
+    def deals_whole_jobs(self) -> bool:
+        """Whether each job has one rank, settled before the start."""
+        return not (self.shares_jobs or self.claims)
+
+
+ROUND_ROBIN = Assignment(name="round_robin", about="whole jobs in turn")
+SPLIT = Assignment(name="split", about="all ranks share each job of known length", shares_jobs=True)
+DYNAMIC = Assignment(name="dynamic", about="ranks claim parts of jobs as they go", claims=True)
+
+ASSIGNMENTS = {each.name: each for each in (ROUND_ROBIN, SPLIT, DYNAMIC)}
+_ASSIGNMENTS_IN_WORDS = "; ".join(f"{name}: {each.about}" for name, each in ASSIGNMENTS.items())
+_ASSIGNMENT_HELP = f"Assignment of episodes to ranks. {_ASSIGNMENTS_IN_WORDS}."
+
+
+# The options, by what depends on them.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,9 +177,7 @@ class PaceOptions:
     """Device of the simulation: cpu, cuda or cuda:<index>. By default a GPU if there is one, each rank its own."""
     num_threads: Threads | None = None
     """Physics threads of this rank. By default its share of the cores."""
-    assignment: str = "round_robin"
-    """Assignment of episodes to ranks. round_robin: whole jobs in turn; split: all ranks share each job of known
-    length; dynamic: ranks claim parts of jobs as they go."""
+    assignment: Annotated[str, tyro.conf.arg(help=_ASSIGNMENT_HELP)] = ROUND_ROBIN.name
     split_jobs: bool = False
     """The same as --assignment split; dynamic shares jobs anyway."""
     lease_s: Annotated[float, Field(ge=1)] = 30.0
@@ -180,9 +201,12 @@ class PaceOptions:
 
     @property
     def mode(self) -> Assignment:
-        """How jobs are given to ranks, once `check` has accepted it."""
-        mode = Assignment(self.assignment)
-        return Assignment.SPLIT if self.split_jobs and mode is not Assignment.DYNAMIC else mode
+        """How jobs are given to ranks; `ConfigError` if there is no such assignment."""
+        mode = ASSIGNMENTS.get(self.assignment)
+        if mode is None:
+            near = did_you_mean(self.assignment, ASSIGNMENTS)
+            raise ConfigError(f"there is no '{self.assignment}'{near}", key="--assignment")
+        return SPLIT if self.split_jobs and mode.deals_whole_jobs else mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +233,7 @@ class RunOptions(
     def check(self) -> None:
         """Refuse options that contradict each other, and missing devices: `ConfigError` with every problem."""
         # For every check: the option, whether it is wrong, and the message.
-        is_new, is_known = self.resume is None, self.assignment in set(Assignment)
-        known = "" if is_known else did_you_mean(self.assignment, Assignment)
+        is_new = self.resume is None
         mistakes = [
             ("num_steps", None not in (self.num_steps, self.num_episodes), "give either this or --num_episodes"),
             ("fail_fast", self.fail_fast and self.continue_on_error, "contradicts --continue_on_error"),
@@ -227,7 +250,6 @@ class RunOptions(
                 self.presets is not None and is_no_solver_here(self.presets),
                 f"there is no '{self.presets}' here; MuJoCo or MuJoCo-Warp simulates every environment",
             ),
-            ("assignment", not is_known, f"there is no '{self.assignment}'{known}"),
             ("retry_errors", self.retry_errors and is_new, "needs --resume: it goes on with an earlier run"),
             (
                 "rerun",
@@ -246,6 +268,8 @@ class RunOptions(
             ]
 
         problems = [Problem(message, key=f"--{name}") for name, wrong, message in mistakes if wrong]
+        with problems_into(problems):
+            _ = self.mode
         problems += wrong_numbers(self)
         problems += tracker_problems(self.tracking, key="--tracking")
         refuse(problems)
@@ -278,9 +302,6 @@ class ClusterOptions(RunOptions):
         asks, device = self.cluster is not None, self.device or "cpu"
         own = [each for each in fields(ClusterOptions) if each.name in ClusterOptions.__annotations__]
         given = [each.name for each in own[1:] if getattr(self, each.name) != each.default]
-        # `RunOptions.check` refuses an unknown assignment.
-        is_known = self.assignment in set(Assignment)
-        claims_none = is_known and self.mode not in (Assignment.ROUND_ROBIN, Assignment.DYNAMIC)
         starts_here = "starts ranks on this node; leave it out with --cluster"
         once = "starts the ranks itself; start this program once, without torchrun, srun or mpirun"
         claims = "ranks of a cluster claim work as they go: leave it out, or say dynamic"
@@ -290,7 +311,7 @@ class ClusterOptions(RunOptions):
             ("cluster", asks and is_a_rank(), once),
             ("gpu_ids", asks and self.gpu_ids is not None, starts_here),
             ("nproc_per_node", asks and self.nproc_per_node is not None, starts_here),
-            ("assignment", asks and claims_none, claims),
+            ("assignment", asks and not self.mode.claims, claims),
             ("gpus_per_rank", self.gpus_per_rank > 1, "a rank simulates on one GPU; give 1, or a part of one"),
             ("device", asks and without_gpu, f"'{self.device}' needs --gpus_per_rank 1"),
         ]

@@ -58,11 +58,13 @@ def interleaved_jobs(jobs: Sequence[Job], questions: tuple[schema.Question, ...]
     return {index: group for group in groups for index in group}
 
 
-def first_ranks(jobs: Sequence[Job], questions: tuple[schema.Question, ...], world_size: int) -> Mapping[int, int]:
-    """Map each job's index to the rank that runs it before the start, or its first share; interleaved jobs share it."""
+def first_ranks(
+    assignment: Assignment, jobs: Sequence[Job], questions: tuple[schema.Question, ...], world_size: int
+) -> Mapping[int, int]:
+    """Map each job's index to the rank that runs it, or begins with its first share; interleaved jobs share one."""
     interleaved = interleaved_jobs(jobs, questions)
     indices = [job.config.index for job in jobs]
-    return {index: min(interleaved.get(index, (index,))) % world_size for index in indices}
+    return {index: assignment.first_rank(min(interleaved.get(index, (index,))), world_size) for index in indices}
 
 
 def rounds_of(remaining: EpisodeRanges, size: int) -> dict[int, EpisodeRanges]:
@@ -348,8 +350,8 @@ def plan_run(
 ) -> ledger.RunPlan:
     """Return the content of `run.json` before anything runs. `contents`: by name, for jobs that are to run."""
     # A job has its rank in the plan if that is assigned before the start.
-    is_assigned = request.options.mode not in (Assignment.SPLIT, Assignment.DYNAMIC)
-    ranks = first_ranks(request.jobs, request.questions, world_size)
+    assignment = request.options.mode
+    ranks = first_ranks(assignment, request.jobs, request.questions, world_size)
     entries = []
     for job in request.jobs:
         config, builder, saved = job.config, job.builder, job.saved_conditions
@@ -359,7 +361,7 @@ def plan_run(
             task = builder.task_name(job.environment_config)
         values = {name: getattr(job.environment_config, name, None) for name in ("embodiment", "object")}
         of_environment = {name: None if value is None else str(value) for name, value in values.items()}
-        has_rank = is_assigned and config.status is schema.JobStatus.PENDING
+        has_rank = assignment.deals_whole_jobs and config.status is schema.JobStatus.PENDING
         entries.append(
             ledger.PlanEntry(
                 config=config,

@@ -131,17 +131,16 @@ class FixedQueue:
 def jobs_of_rank(
     jobs: Sequence[Job],
     attempt: Attempt,
+    assignment: Assignment,
     *,
     rank: int,
-    split: bool,
     questions: tuple[Question, ...] = (),
     is_over: Callable[[str], bool] = lambda _: False,  # job name -> it needs no further episode
 ) -> list[FixedShare]:
     """Assign a rank its jobs before the start; every rank computes the same assignment."""
-    # With `split` all ranks share each job of known length; otherwise job i runs on rank i % world_size. Jobs that a
-    # question compares are on the same rank, interleaved round by round; any other job has a single round.
+    # Jobs that a question compares are on the same ranks, interleaved round by round; any other job has a single round.
     interleaved, work = planning.interleaved_jobs(jobs, questions), planning.remaining_by_job(jobs, attempt)
-    first_ranks = planning.first_ranks(jobs, questions, attempt.world_size)
+    first_ranks = planning.first_ranks(assignment, jobs, questions, attempt.world_size)
     tasks: list[FixedShare] = []
     for index in work:
         first_rank = first_ranks[index]
@@ -150,7 +149,8 @@ def jobs_of_rank(
         if index != members[0]:
             continue
         # A round has an episode of each job for every env slot of the ranks that share it.
-        size = max(jobs[member].config.num_envs for member in members) * (attempt.world_size if split else 1)
+        size = max(jobs[member].config.num_envs for member in members)
+        size *= attempt.world_size if assignment.shares_jobs else 1
         rounds: dict[int, dict[int, EpisodeRanges | None]] = {}
         for member in members:
             left = work[member]
@@ -164,7 +164,7 @@ def jobs_of_rank(
         for number in sorted({number for each in rounds.values() for number in each}):
             for member in (member for member in members if number in rounds[member]):
                 job, share = jobs[member], rounds[member][number]
-                if split and share:
+                if assignment.shares_jobs and share:
                     share = planning.split_shares(share, attempt.world_size, first_rank=first_rank)[rank]
                     is_assigned = bool(share)
                 else:
@@ -466,13 +466,12 @@ def queue_of_rank(
     stop_requested: Callable[[], bool],
 ) -> FixedQueue | DynamicQueue:
     """Return the rank's queue; `StorageError` if claims cannot be made in the run's directory."""
-    options = request.options
-    if options.mode is not Assignment.DYNAMIC:
-        split = options.mode is Assignment.SPLIT
+    options, assignment = request.options, request.options.mode
+    if not assignment.claims:
         tasks = jobs_of_rank(
-            request.jobs, attempt, rank=rank, split=split, questions=request.questions, is_over=answers.checked_is_over
+            request.jobs, attempt, assignment, rank=rank, questions=request.questions, is_over=answers.checked_is_over
         )
-        return FixedQueue(tasks, partial(answers.is_over, now=True), shares_jobs=split)
+        return FixedQueue(tasks, partial(answers.is_over, now=True), shares_jobs=assignment.shares_jobs)
     table = ClaimTable(
         planning.divided_jobs(request.jobs, attempt, request.questions),
         output_directory,

@@ -29,7 +29,7 @@ from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
 from isaaclab_arena.evaluation import condition_sets, heartbeat, job_run, planning, process, queues, run_start
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.options import Assignment, RunOptions, is_run
+from isaaclab_arena.evaluation.options import RunOptions, is_run
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment_builder import sampler_in_words
 from isaaclab_arena.storage import layout, ledger, recovery
@@ -210,7 +210,7 @@ class RankHost(RunHost):
             if not any(each.alive for each in reported[:rank]):
                 # With dynamic assignment other ranks have taken over the work of one that is silent for a lease.
                 options, stop_requested = active.request.options, active.interruption.stop_requested
-                lease_s = options.lease_s if options.mode is Assignment.DYNAMIC else None
+                lease_s = options.lease_s if options.mode.claims else None
                 heartbeat.wait_for_ranks(look, own_rank=rank, stop_requested=stop_requested, stalled_after_s=lease_s)
                 return True
             if not publisher.is_written:

@@ -320,7 +320,7 @@ def start_run(
     # Besides the options that affect results, those on which each rank acts alone.
     alone = ("lease_s", "fail_fast", "record_camera_video", "record_viewport_video", "video_episodes", "video_fps")
     alone += ("policy_device", "policy_device_id", "max_equal_errors")
-    settings = {**options.result_settings(), "assignment": options.mode}
+    settings = {**options.result_settings(), "assignment": options.mode.name}
     settings |= {name: getattr(options, name) for name in alone}
     shared = {"jobs": request.config_hash, "time limits of jobs": of_limits}
     meeting.agree_on("jobs and options", {**shared, **{f"--{name}": str(value) for name, value in settings.items()}})
@@ -476,7 +476,7 @@ def begin_attempt(
         run=plan.run_id if resumed is None else resumed.plan.run_id,
         started_at=now(),
         command_line=plan.command_line,
-        assignment=options.mode,
+        assignment=options.mode.name,
         world_size=plan.world_size,
         devices=plan.devices,
         versions=plan.versions,

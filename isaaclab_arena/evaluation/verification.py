@@ -20,7 +20,7 @@ from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.evaluation import builds, job_run, process, queues, rerun, validation
 from isaaclab_arena.evaluation.job import Job, contents_of_jobs, provenance_on
-from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.options import SPLIT, RunOptions
 from isaaclab_arena.evaluation.process import signals_held_back
 from isaaclab_arena.interfaces.episode import Outcome, as_ranges, conditions_from_json, remaining_episodes
 from isaaclab_arena.paths import now
@@ -225,7 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         with initialise(context), closing(job_run.JobRunner(settings)) as runner:
             # The sample is divided before the start: no rank takes over the episodes of another.
-            for task in queues.jobs_of_rank(jobs, attempt, rank=context.rank, split=True):
+            for task in queues.jobs_of_rank(jobs, attempt, SPLIT, rank=context.rank):
                 runner.run(task)
     return ended.code
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.cli.main import main
+from isaaclab_arena.evaluation.options import ASSIGNMENTS
 from tests.end_to_end.launching import patience_s, wait_until
 from tests.faults.fork_server import ForkServer
 from tests.faults.invariants import check_results, committed
@@ -105,7 +106,7 @@ def server(tmp_path_factory) -> Iterator[ForkServer]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(10_800)
-@pytest.mark.parametrize("assignment", ["round_robin", "split", "dynamic"])
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
 def test_eighty_kills_with_damage_lose_nothing_and_run_nothing_twice(assignment, server, tmp_path):
     trouble, runs = Trouble(tmp_path, server, assignment), 0
     while trouble.kills.total() < 80:

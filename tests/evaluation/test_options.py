@@ -1,9 +1,12 @@
+import re
+
 import pytest
 
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import EvalOptions
-from isaaclab_arena.evaluation.options import Assignment, read_command_line, refuse_unknown
+from isaaclab_arena.evaluation.options import ASSIGNMENTS, SPLIT, read_command_line, refuse_unknown
+from tests.end_to_end.launching import ROOT
 
 JOBS = ("--eval_jobs_config", "jobs.json")
 
@@ -60,7 +63,7 @@ def test_one_directory_may_be_named_in_two_ways(tmp_path, monkeypatch):
         (("--policy_batch", "0"), "--policy_batch: must be at least 1"),
         (("--step_timeout_s=-1",), "--step_timeout_s: must be at least 0.0"),
         (("--assignment", "dinamic"), "--assignment: .*'dynamic'?"),
-        (("--assignment", "contiguous"), "dynamic, round_robin, split"),
+        (("--assignment", "contiguous"), ", ".join(sorted(ASSIGNMENTS))),
         (("--tracking", "tensorbord"), "--tracking: .*; did you mean"),
         (("--resume=a", "--output_dir", "b"), "--resume: names 'a', but --output_dir 'b'"),
         (("--record_trajectories", "--no_dataset"), "--record_trajectories: contradicts --no_dataset"),
@@ -73,12 +76,22 @@ def test_options_that_cannot_be_meant_are_refused(arguments, message):
 
 
 def test_split_jobs_is_another_word_for_the_assignment_that_splits():
-    assert read("--split_jobs")[0].mode is Assignment.SPLIT
-    for each in Assignment:
-        assert read("--assignment", each)[0].mode is each
+    assert read("--split_jobs")[0].mode is SPLIT
+    for name, each in ASSIGNMENTS.items():
+        assert read("--assignment", name)[0].mode is each
         # A job of `policy_runner` is shared, whatever deals whole jobs.
-        shared = Assignment.DYNAMIC if each is Assignment.DYNAMIC else Assignment.SPLIT
-        assert read("--split_jobs", "--assignment", each)[0].mode is shared
+        assert read("--split_jobs", "--assignment", name)[0].mode is (SPLIT if each.deals_whole_jobs else each)
+
+
+def test_every_assignment_is_in_the_help_and_has_a_row_in_the_document(capsys):
+    with pytest.raises(SystemExit):
+        read("--help")
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    page = (ROOT / "docs" / "how_to" / "distributed.md").read_text().partition("| `--assignment` |")[2]
+    rows = [line.split("|")[1] for line in page.partition("\n\n")[0].splitlines()[2:]]
+    assert [re.findall(r"`(\w+)`", row)[0] for row in rows] == [*ASSIGNMENTS]
+    for name, each in ASSIGNMENTS.items():
+        assert f"{name}: {each.about}" in shown
 
 
 def test_gpus_may_be_listed_as_arena_and_mjlab_users_type_them():

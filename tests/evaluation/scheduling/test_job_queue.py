@@ -6,6 +6,7 @@ import pytest
 
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.evaluation.claims import Measured, Measurements, OpenWork, choose, expected_s, order_of_work
+from isaaclab_arena.evaluation.options import ASSIGNMENTS, ROUND_ROBIN, SPLIT
 from isaaclab_arena.evaluation.planning import pieces_of, split_shares
 from isaaclab_arena.evaluation.queues import FixedQueue, FixedShare, jobs_of_rank
 from isaaclab_arena.interfaces.episode import count_episodes
@@ -21,9 +22,9 @@ def taken(tasks):
     return {each.job.config.name: list(each.take(range(10))) for each in tasks}
 
 
-def of_rank(rank, work=ALL, *, world_size=2, split=False, jobs=JOBS):
+def of_rank(rank, work=ALL, *, world_size=2, assignment=ROUND_ROBIN, jobs=JOBS):
     start = attempt(2, world_size=world_size, jobs=work)
-    return jobs_of_rank(jobs, start, rank=rank, split=split)
+    return jobs_of_rank(jobs, start, assignment, rank=rank)
 
 
 def test_round_robin_goes_by_the_index_in_the_file_and_hands_out_what_is_not_finished():
@@ -35,9 +36,12 @@ def test_round_robin_goes_by_the_index_in_the_file_and_hands_out_what_is_not_fin
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
-def test_split_jobs_give_every_unfinished_episode_to_exactly_one_rank(world_size):
+@pytest.mark.parametrize("assignment", [each for each in ASSIGNMENTS.values() if not each.claims])
+def test_what_is_settled_before_the_start_gives_every_unfinished_episode_to_one_rank(assignment, world_size):
     left = (JobState(job="job0", finished=((2, 4),)), *ALL[1:])
-    everything = [taken(of_rank(rank, left, world_size=world_size, split=True)) for rank in range(world_size)]
+    everything = [
+        taken(of_rank(rank, left, world_size=world_size, assignment=assignment)) for rank in range(world_size)
+    ]
     for work in left:
         given = sorted(index for shares in everything for index in shares.get(work.job, []))
         assert given == [index for index in range(10) if work.job != "job0" or index not in (2, 3)]
@@ -45,10 +49,10 @@ def test_split_jobs_give_every_unfinished_episode_to_exactly_one_rank(world_size
 
 def test_a_job_of_unknown_length_or_that_owes_only_its_report_is_not_split_and_one_not_to_run_is_left_out():
     unknown = replace(JOBS[0], config=replace(JOBS[0].config, num_episodes=None))
-    shares = [of_rank(rank, ALL[:1], world_size=3, split=True, jobs=(unknown,)) for rank in range(3)]
+    shares = [of_rank(rank, ALL[:1], world_size=3, assignment=SPLIT, jobs=(unknown,)) for rank in range(3)]
     assert [[each.num_episodes for each in share] for share in shares] == [[0], [], []]
     work = (JobState(job="job1", finished=((0, 10),)),)
-    assert [len(of_rank(rank, work, split=True)) for rank in range(2)] == [0, 1]
+    assert [len(of_rank(rank, work, assignment=SPLIT)) for rank in range(2)] == [0, 1]
     skipped = replace(JOBS[0], config=replace(JOBS[0].config, status="completed"))
     assert of_rank(0, ALL[:1], jobs=(skipped,)) == []
 
@@ -65,9 +69,9 @@ def test_the_queue_ends_after_its_last_job():
 ASKED = (Question(name="q", jobs=("job3", "job1"), max_episodes=10),)
 
 
-def turns_of(rank, work=ALL, *, split=False, world_size=2):
+def turns_of(rank, work=ALL, *, assignment=ROUND_ROBIN, world_size=2):
     start = attempt(2, world_size=world_size, jobs=work)
-    tasks = jobs_of_rank(JOBS, start, rank=rank, split=split, questions=ASKED)
+    tasks = jobs_of_rank(JOBS, start, assignment, rank=rank, questions=ASKED)
     return [(each.job.config.name, list(each.take(range(10)))) for each in tasks]
 
 
@@ -85,7 +89,7 @@ def test_compared_jobs_take_turns_on_the_rank_of_the_first_of_them():
 
 def test_ranks_that_split_jobs_share_each_round():
     work = (ALL[1], ALL[3])
-    first, second = (turns_of(rank, work, split=True) for rank in range(2))
+    first, second = (turns_of(rank, work, assignment=SPLIT) for rank in range(2))
     assert first == [("job1", [4, 5, 6, 7]), ("job3", [4, 5, 6, 7]), ("job1", [9]), ("job3", [9])]
     assert second == [("job1", [0, 1, 2, 3]), ("job3", [0, 1, 2, 3]), ("job1", [8]), ("job3", [8])]
 
@@ -98,7 +102,7 @@ def test_a_compared_job_that_owes_only_its_report_gets_a_turn_without_episodes()
 def test_no_turn_begins_of_a_job_that_is_over_or_has_failed_but_its_first_one():
     start = attempt(2, world_size=1, jobs=ALL)
     over = {"job3"}
-    queue = FixedQueue(jobs_of_rank(JOBS, start, rank=0, split=False, questions=ASKED), over.__contains__)
+    queue = FixedQueue(jobs_of_rank(JOBS, start, ROUND_ROBIN, rank=0, questions=ASKED), over.__contains__)
     names = []
     while (task := queue.next_job()) is not None:
         names.append(task.job.config.name)
@@ -120,7 +124,7 @@ def test_a_job_that_owes_only_its_report_is_asked_about_too():
         return False
 
     start = attempt(2, world_size=1, jobs=(JobState(job="job1", finished=((0, 10),)),))
-    (task,) = jobs_of_rank(JOBS, start, rank=0, split=False, is_over=is_over)
+    (task,) = jobs_of_rank(JOBS, start, ROUND_ROBIN, rank=0, is_over=is_over)
     assert (list(task.take(range(10))), asked) == ([], ["job1"])
 
 

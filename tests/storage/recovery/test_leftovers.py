@@ -10,7 +10,7 @@ import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.evaluation.options import Assignment
+from isaaclab_arena.evaluation.options import ASSIGNMENTS, ROUND_ROBIN
 from isaaclab_arena.observers import Outcome
 from isaaclab_arena.results import merge_results
 from isaaclab_arena.storage.atomic import remove_if_empty
@@ -119,12 +119,12 @@ FAST = {"a job begins", "a job is consolidated"}
 
 
 def cuts() -> Iterator[Any]:
-    for assignment in Assignment:
+    for name, assignment in ASSIGNMENTS.items():
         for event in BEFORE:
-            is_fast = assignment is Assignment.ROUND_ROBIN and event in FAST
-            if assignment is Assignment.DYNAMIC or event not in ("a piece is claimed", "a piece is played"):
+            is_fast = assignment is ROUND_ROBIN and event in FAST
+            if assignment.claims or event not in ("a piece is claimed", "a piece is played"):
                 marks = [] if is_fast else [pytest.mark.slow]
-                yield pytest.param(assignment, event, marks=marks, id=f"{assignment}-{event}")
+                yield pytest.param(name, event, marks=marks, id=f"{name}-{event}")
 
 
 @pytest.fixture(scope="module")
