@@ -480,7 +480,7 @@ def compare_with_job(run: ReadRun, baseline: str, question: Question, *, partial
             raise ConfigError(Problem("the best is chosen of jobs that are finished: leave --partial out", key=_OPTION))
         first = next(iter(arms.values()))
         for arm in arms.values():
-            if reason := _reason_against(first, arm, partial=False):
+            if reason := _reason_against(first, arm, partial=False, may_be_partial=False):
                 apart = f"{first.label} and {arm.label}: {reason}; the best is one of jobs that compare"
                 raise NotComparableError(apart)
         choice = choose_best({name: [arm] for name, arm in arms.items()})
@@ -577,15 +577,15 @@ def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str,
     )
 
 
-def _reason_against(first: Arm, second: Arm, *, partial: bool) -> str | None:
+def _reason_against(first: Arm, second: Arm, *, partial: bool, may_be_partial: bool = True) -> str | None:
     """Return the reason against the comparison of two jobs, None if there is none."""
     if differences := differences_of_tasks(first, second):
         return f"they are not the same task: {', '.join(differences)}"
     for arm in (first, second):
         if arm.num_missing and not partial:
+            otherwise = ", or compare what there is with --partial" if may_be_partial else ""
             return (
-                f"{arm.label} has {arm.num_missing} of {arm.planned} episodes to go: finish it with --resume, or "
-                "compare what there is with --partial"
+                f"{arm.label} has {arm.num_missing} of {arm.planned} episodes to go: finish it with --resume{otherwise}"
             )
         if not arm.measures_success:
             return f"{arm.label} does not measure success"

@@ -100,7 +100,9 @@ class QuickstartOptions:
 
 def quickstart(argv: Sequence[str]) -> int:
     """Write the job files, run the first one, and return its exit code; ConfigError or StorageError."""
-    own = 1 if argv and (not argv[0].startswith("-") or argv[0] in {"-h", "--help"}) else 0
+    # Help is shown wherever the user asks for it, before anything is written.
+    argv = ["--help"] if {"-h", "--help"} & {*argv} else argv
+    own = 1 if argv and (not argv[0].startswith("-") or argv == ["--help"]) else 0
     options = tyro.cli(QuickstartOptions, args=list(argv[:own]), prog="isaaclab-arena quickstart")
     directory = options.directory
     for line in write_starter(directory, STARTER):

@@ -3,7 +3,6 @@
 import base64
 import itertools
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from isaaclab_arena.config.expansion.suites import NAMES_CHECKPOINT, swept_step
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import rows
 from isaaclab_arena.results.columns import JOBS, PREFIX, Show
@@ -404,7 +404,6 @@ MOST_JOBS_IN_DETAIL = 100
 """Jobs with charts of their own."""
 
 MOST_CURVES = 24
-_STEP = re.compile(r"(\d{1,15})(?:\.\w+)?/?$")
 _NO_STRENGTH = frozenset({"seed", "placement_seed"})
 
 
@@ -451,13 +450,13 @@ def curves(jobs: Sequence[JobOnPage]) -> tuple[Curve, ...]:
     addresses = {id(job): f"#job-{number}" for number, job in enumerate(jobs[:MOST_JOBS_IN_DETAIL])}
     found = []
     for key in (key for key in keys if key not in _NO_STRENGTH):
-        named_checkpoint = any(word in key.rpartition(".")[2] for word in ("checkpoint", "model"))
+        named_checkpoint = NAMES_CHECKPOINT.fullmatch(key) is not None
         series: dict[tuple[int, str], dict[float, list[JobOnPage]]] = {}
         own = {PREFIX + key, *(PREFIX + name for name in _NO_STRENGTH)}
         for job in jobs:
             row, value = job.row, job.row.get(PREFIX + key)
-            if isinstance(value, str) and named_checkpoint and (step := _STEP.search(value)) is not None:
-                value = float(step[1])
+            step = swept_step(key, value)
+            value = value if step is None else step
             if not isinstance(value, int | float) or isinstance(value, bool) or row["success_rate"] is None:
                 continue
             # The other properties tell the curves apart.

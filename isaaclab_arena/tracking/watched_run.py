@@ -1,15 +1,15 @@
 """The progress of a run's ranks for Weights & Biases, TensorBoard and MLflow, live or afterwards."""
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
+from isaaclab_arena.config.expansion.suites import swept_step
 from isaaclab_arena.config.schema import TrackerName
 from isaaclab_arena.errors import ArenaError, first_line
 from isaaclab_arena.interfaces.content import holds_secret
@@ -28,28 +28,6 @@ from isaaclab_arena.tracking.trackers import (
     check_trackers,
     open_tracker,
 )
-
-# Find the training step of a swept checkpoint, which is the axis of a learning curve. Pure functions.
-
-_CHECKPOINT_KEY = re.compile(r"checkpoint_step|policy_config_dict\.(.*\.)?[^.]*(checkpoint|model)[^.]*", re.IGNORECASE)
-
-
-def checkpoint_step(swept: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Return the swept key that names a checkpoint, and its training step; None if no key does."""
-    # The keys are ``checkpoint_step`` (from an entry's ``checkpoints``), and those of ``policy_config_dict`` with
-    # ``checkpoint`` or ``model`` in their name. The step is a whole number, or the last number of the last path part
-    # with one: 2000 for ``runs/a1/model_2000.pt`` and for ``checkpoints/002000/pretrained_model``.
-    for key, value in swept.items():
-        if _CHECKPOINT_KEY.fullmatch(key) is None:
-            continue
-        if type(value) is int:
-            return key, value
-        parts = PurePath(value).parts if isinstance(value, str) else ()
-        numbers = [number for part in parts for number in re.findall(r"\d+", part)]
-        if numbers:
-            return key, int(numbers[-1])
-    return None
-
 
 # Read the files that the ranks of a run have written so far, and send trackers the news.
 
@@ -146,11 +124,12 @@ class WatchedRun:
             self._told[job.name] = measures
             self._tell(lambda tracker: tracker.log_job(measures))
 
-        found = checkpoint_step(job.config.swept) if row["status"] in _ENDED else None
-        if found is not None:
+        swept = job.config.swept
+        steps = ((key, swept_step(key, value)) for key, value in swept.items() if row["status"] in _ENDED)
+        key, step = next((each for each in steps if each[1] is not None), ("", None))
+        if step is not None:
             # Jobs that differ only in their checkpoint share a series: ``reach, seed=1``.
-            key, step = found
-            others = [f"{name.rpartition('.')[2]}={value}" for name, value in job.config.swept.items() if name != key]
+            others = [f"{name.rpartition('.')[2]}={value}" for name, value in swept.items() if name != key]
             series = ", ".join([job.config.environment, *others])
             point = CheckpointMeasures(series=series, step=step, values=values)
             if self._curves.get(job.name) != point:

@@ -162,6 +162,15 @@ def test_the_first_file_runs_with_the_options_that_follow(tmp_path, monkeypatch)
     assert json.loads((run / "results.json").read_text())["jobs"][0]["episodes"] == 2
 
 
+@pytest.mark.parametrize("words", [["--help"], ["mine", "--help"], ["mine", "--limit", "1", "-h"]])
+def test_help_writes_nothing(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["quickstart", *words])
+    assert "Write job files to begin with" in capsys.readouterr().out
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_file_is_no_directory_for_it(tmp_path, capsys):
     (tmp_path / "mine").write_text("")
     assert main(["quickstart", str(tmp_path / "mine")]) == 2

@@ -14,6 +14,7 @@ from isaaclab_arena.config.expansion.suites import (
     expand,
     read_robustness,
     sweep_problems,
+    swept_step,
 )
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.schema import JobConfig, JobDefaults, JobsFile, SuiteMember
@@ -353,6 +354,26 @@ def test_what_names_no_directory_is_refused(trained):
     assert "checkpoints: needs the directory of the training as an option of the policy: checkpoint_path" in refusal(
         trained, "all", policy_config_dict={}
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "step"),
+    [
+        ("policy_config_dict.checkpoint_path", "runs/2026-01-01/model_2000.pt", 2000),
+        ("policy_config_dict.checkpoint_path", "outputs/train/checkpoints/002000/pretrained_model", 2000),
+        ("policy_config_dict.model_path", "finetuned/checkpoint-500", 500),
+        ("policy_config_dict.checkpoint_step", 30, 30),
+        ("checkpoint_step", 30, 30),
+        ("policy_config_dict.agent.Checkpoint", "step-7/model.pt", 7),
+        ("policy_config_dict.checkpoint_path", "models/best", None),
+        ("policy_config_dict.checkpoint_path", "9" * 5000, None),
+        ("policy_config_dict.checkpoint_path", True, None),
+        ("policy_config_dict.speed", 2, None),
+        ("arena_env_args.checkpoint", 4, None),
+    ],
+)
+def test_a_swept_checkpoint_says_after_how_many_steps_it_was_saved(key, value, step):
+    assert swept_step(key, value) == step
 
 
 # Tests of `robustness` in job files.

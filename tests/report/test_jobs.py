@@ -258,9 +258,10 @@ def test_jobs_of_one_strength_are_pooled_over_seeds(jobs: list[JobOnPage]):
     assert not curve.over_checkpoints
 
 
-def test_checkpoints_make_a_learning_curve_in_the_order_of_their_steps(jobs: list[JobOnPage]):
+@pytest.mark.parametrize("path", ["run/model_{}.pt", "checkpoints/{:06}/pretrained_model"])
+def test_checkpoints_make_a_learning_curve_in_the_order_of_their_steps(jobs: list[JobOnPage], path):
     key = "sweep.policy_config_dict.checkpoint_path"
-    swept = [with_row(job, **{key: f"run/model_{step}.pt"}) for job, step in zip(jobs, (1000, 50, 300), strict=True)]
+    swept = [with_row(job, **{key: path.format(step)}) for job, step in zip(jobs, (1000, 50, 300), strict=True)]
     (curve,) = curves(swept)
     assert curve.over_checkpoints
     assert [point.label for point in curve.points] == ["50", "300", "1000"]
