@@ -47,15 +47,15 @@ class Options(PageOptions):
 class Watch:
     """The start of a watch."""
 
-    nice: int = 0  # Its option.
+    nice: int = 0
     is_of_another_terminal: bool = False  # It has a session of its own.
     before: str = ""  # First commands of its shell.
 
 
 BESIDE = {
     "beside a watch": Watch(),
-    "with --nice 19": Watch(nice=19),
-    "with --nice 19, from another terminal": Watch(nice=19, is_of_another_terminal=True),
+    "under nice -n 19": Watch(nice=19),
+    "under nice -n 19, from another terminal": Watch(nice=19, is_of_another_terminal=True),
     f"the same after `{AUTOGROUP.rstrip('; ')}`": Watch(nice=19, is_of_another_terminal=True, before=AUTOGROUP),
 }
 
@@ -70,9 +70,8 @@ def watching(watch: Watch) -> Iterator[subprocess.Popen[bytes]]:
         arguments = {"environment": "reach", "num_envs": 16, "action_mode": "ee_delta"}
         jobs = one_job(arguments, "rsl_rl", 1_000_000, name="reach")
         (place / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-        line = ["--eval_jobs_config", "jobs.json", "--output_dir", "watch", "--device", "cpu"]
-        line += ["--nice", str(watch.nice), "--no_dataset"]
-        command = module("isaaclab_arena.cli", "watch", "training", *line)
+        line = ["--eval_jobs_config", "jobs.json", "--output_dir", "watch", "--device", "cpu", "--no_dataset"]
+        command = ["nice", "-n", str(watch.nice), *module("isaaclab_arena.cli", "watch", "training", *line)]
         # A group of its own, so that the process of the evaluation stops and ends with it. Each terminal has a session.
         own = watch.is_of_another_terminal
         with (place / "log.txt").open("wb") as log:

@@ -13,12 +13,11 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count, pairwise
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tyro
-from pydantic import Field
 
 from isaaclab_arena.analysis.comparison import Question, compare_directories
 from isaaclab_arena.analysis.comparison_files import write_comparison
@@ -27,7 +26,7 @@ from isaaclab_arena.config import documents, loading
 from isaaclab_arena.config.expansion.suites import CHECKPOINTS_KEY, OPTIONS, ROBUSTNESS_KEY
 from isaaclab_arena.config.options import Amount, Count, Positive, Share, shown, wrong_numbers
 from isaaclab_arena.config.schema import MAX_SEED
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, refuse
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, problems_into, refuse
 from isaaclab_arena.evaluation import learning_curve as curve
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, load_conditions
 from isaaclab_arena.logs import set_up_console_logging
@@ -69,8 +68,6 @@ class WatchOptions:
     """Time between two looks for checkpoints [s]."""
     quiet_s: Amount = 30.0
     """Time without a change after which a checkpoint counts as complete, if its writer leaves no sign of it [s]."""
-    retry_s: Positive = 60.0
-    """Time before a failed evaluation is tried again, doubled each time [s]."""
     bar: Share | None = None
     """Success rate that the lower end of a checkpoint's interval must reach, such as 0.9."""
     promote: Path | None = None
@@ -80,8 +77,6 @@ class WatchOptions:
     tracking: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Log the curve to wandb, tensorboard or mlflow as one run, besides the trackers of the job file; may be given
     several times."""
-    nice: Annotated[int, Field(ge=0, le=19)] = 0
-    """Niceness of the evaluation compared with the training's processes."""
 
     @property
     def directory(self) -> Path:
@@ -97,6 +92,11 @@ class WatchOptions:
 
 # Make the job file of one checkpoint from the job file of a watch.
 
+_NO_ARMS = (
+    "would let changed episodes choose the best checkpoint, and curves be of arms; watch without it, then run "
+    "isaaclab-arena robustness with the best"
+)
+
 
 def jobs_of_checkpoint(
     settings: WatchOptions, document: Mapping[str, Any], checkpoint: Checkpoint, seed_offset: int = 0
@@ -109,9 +109,11 @@ def jobs_of_checkpoint(
     if not isinstance(default, dict):
         raise ConfigError(Problem(f"{shown(default)} is not a mapping", key="defaults"))
     blocks = []
-    for block in (default, *listed):
+    for where, block in {"defaults": default, **{f"jobs[{n}]": job for n, job in enumerate(listed)}}.items():
         modern, problems = loading.modernised(deepcopy(block))
         refuse(problems)
+        if modern.get(ROBUSTNESS_KEY) is not None:
+            raise ConfigError(_NO_ARMS, key=f"{where}.{ROBUSTNESS_KEY}")
         if not isinstance(options := modern.get("policy_config_dict", {}), dict):
             raise ConfigError(Problem(f"{shown(options)} is no mapping", key="policy_config_dict"))
         blocks.append(modern)
@@ -208,7 +210,6 @@ def run_checkpoint(
         options.append(f"{name}{is_joined}{(int(value) + seed_offset) % (MAX_SEED + 1)}" if is_seed else word)
     is_begun = (directory / RUN_PLAN_FILE).is_file()
     command = [
-        *(["nice", "-n", str(settings.nice)] if settings.nice else []),
         *runner,
         "--eval_jobs_config",
         str(job_file),
@@ -274,9 +275,7 @@ def promote(home: Path, score: curve.Score, record: curve.Evaluated, watch: Path
         renamed = {f"{job}-{before.step}": f"{job}-{score.step}" for job in names}
         runs = [watch / f"step_{step}" for step in (before.step, score.step)]
         try:
-            report = compare_directories(
-                runs, Question(alpha=0.05, margin=None), baseline=None, names=renamed, partial=False
-            )
+            report = compare_directories(runs, Question(), names=renamed)
             write_comparison(home / f"comparison_{score.step}", report)
             verdict = str(report.verdict)
         except ArenaError as error:
@@ -316,7 +315,8 @@ def _files(checkpoint: Path) -> dict[Path, Path]:
 
 # The watch itself: wait for checkpoints that are complete, evaluate each once, and show the outcome.
 
-_LONGEST_WAIT_S = 3_600.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 60.0, 3_600.0
+"""The time before a failed evaluation is tried again, which doubles with each failure."""
 _TRIES_AT_END = 3
 
 
@@ -459,7 +459,7 @@ class Watch:
             recorded(is_done=True, content=content if now else None)
             return exit_code
         recorded(tries=tries + 1, reason=reason)
-        wait_s = min(self.settings.retry_s * 2**tries, _LONGEST_WAIT_S)
+        wait_s = min(_FIRST_WAIT_S * 2**tries, _LONGEST_WAIT_S)
         self._not_before[step] = self.now() + wait_s
         _LOG.warning("%s failed: %s; it is tried again in %.0f s", path, reason, wait_s)
         return exit_code
@@ -540,7 +540,7 @@ def _is_free(run: Path) -> bool:
 def _reason(exit_code: int) -> str | None:
     """Return the reason why an evaluation failed, by the exit code of the runner; None if it did not."""
     reasons = {0: None, 1: "not every job has all its episodes; its table says why"}
-    reasons[_REFUSED] = "it was refused; the message stands above"
+    reasons[_REFUSED] = "it was refused; see the message above"
     return reasons.get(exit_code, f"its process ended with {exit_code}")
 
 
@@ -552,34 +552,22 @@ def main(argv: Sequence[str]) -> int:
     options, others = tyro.cli(
         WatchOptions, args=list(argv), prog="isaaclab-arena watch", return_unknown_args=True, use_underscores=True
     )
+    # Check everything before the first wait: a mistake must not appear hours later.
     document = documents.read_document(options.eval_jobs_config)
     if not isinstance(document, dict):
         raise ConfigError("holds no jobs", file=str(options.eval_jobs_config))
-
-    # Check everything before the first wait: a mistake must not appear hours later. A nice value only reaches child
-    # processes of the watch, and Ray's ranks are none.
-    is_elsewhere = "--cluster" in others and ("--ray_address", "local") not in pairwise(others)
-    beyond = "does not reach the ranks, which are processes of Ray; start Ray itself by: nice -n 10 ray start"
-    blocks = {"defaults": document.get("defaults")}
-    blocks |= {f"jobs[{n}]": job for n, job in enumerate(document.get("jobs") or ())}
-    would = "would let changed episodes choose the best checkpoint, and curves be of arms; watch without it, then run "
-    would += "isaaclab-arena robustness with the best"
-    no_arms = "is no option of a watch; run isaaclab-arena robustness with the best checkpoint when it has ended"
     no_bar = "needs --bar, which says what a checkpoint has to reach"
     no_step = f"must be a step, such as 1000 or iteration=1000, got {options.until!r}"
     mistakes = [
         ("TRAINING", not options.training.is_dir(), f"'{options.training}' is no directory"),
         *((name, name in others, "is the watch's own") for name in ("--resume", "--output_base_dir")),
-        ("--nice", options.nice and is_elsewhere, beyond),
-        *(
-            (f"{where}.{ROBUSTNESS_KEY}", isinstance(block, dict) and block.get(ROBUSTNESS_KEY) is not None, would)
-            for where, block in blocks.items()
-        ),
-        *((name, name in others, no_arms) for name in ("--robustness", "--robustness_levels")),
+        *((name, name in others, _NO_ARMS) for name in ("--robustness", "--robustness_levels")),
         ("--until", options.until is not None and options.last_step is None, no_step),
         ("--promote", options.promote and options.bar is None, no_bar),
     ]
     problems = [Problem(message, key=key) for key, is_wrong, message in mistakes if is_wrong]
+    with problems_into(problems):
+        jobs_of_checkpoint(options, document, Checkpoint(step=0, path=options.training))
     named = document.pop("tracking", None) or []
     problems += loading.tracker_problems(options.tracking, key="--tracking")
     refuse([*wrong_numbers(options), *problems, *loading.tracker_problems(named, key="tracking")])

@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -11,12 +10,12 @@ from pathlib import Path
 
 from isaaclab_arena.analysis.picture import GRID, Area, Dot, Line, Mark, Picture, Words, png, svg
 from isaaclab_arena.config.expansion.suites import STEP
-from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.jobs import Curve, PooledRate
 from isaaclab_arena.report.writing import REPORT_FILE, templates
 from isaaclab_arena.results import merge, rows, statistics
-from isaaclab_arena.storage.atomic import read_versioned, read_whole, write_bytes, write_text
+from isaaclab_arena.storage.atomic import read_versioned, write_bytes, write_text
 from isaaclab_arena.tracking.trackers import CheckpointMeasures
 
 # The records of a watch: `watch/step_<n>/evaluated.json` of each checkpoint, and `best.json`.
@@ -212,12 +211,7 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
         interval = f"{100 * low:.1f} to {100 * high:.1f} %"
         lines.append(f"| {point.job} | {point.step} | {100 * rate:.1f} % | {interval} | {point.scored_in_words} |")
     write_text(directory / "curve.md", "\n".join(lines) + "\n", overwrite=True)
-    # The table holds all that the pictures show, and is written after them. So they are current while it is, and need
-    # not be drawn again, which takes about a second.
-    content, drawn, pixels = text.getvalue().encode(), directory / "curve.svg", directory / "curve.png"
-    with suppress(StorageError):
-        if read_whole(table) == content and drawn.is_file() and pixels.is_file():
-            return table
+    write_text(table, text.getvalue(), overwrite=True)
 
     first, last = min(point.step for point in ordered), max(point.step for point in ordered)
 
@@ -257,9 +251,8 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
     told = ", ".join(f"{point.job} at {point.step}: {100 * point.success_rate:.0f} %" for point in ordered[:20])
     about, marks = f"Success by step with 95 % intervals. {told}", [*marks, *curves, *legend]
     picture = Picture(width=_WIDTH, height=_HEIGHT, marks=marks, description=about)
-    write_text(drawn, svg(picture), overwrite=True)
-    write_bytes(pixels, png(picture), overwrite=True)
-    write_bytes(table, content, overwrite=True)
+    write_text(directory / "curve.svg", svg(picture), overwrite=True)
+    write_bytes(directory / "curve.png", png(picture), overwrite=True)
     return table
 
 

@@ -104,21 +104,22 @@ def test_options_of_a_cluster_reach_the_run_of_every_checkpoint(training, capfd)
     [
         (["nowhere", "--eval_jobs_config", "jobs.json"], "TRAINING: 'nowhere' is no directory"),
         (["training", "--eval_jobs_config", "none.json"], "none.json"),
+        (["training", "--eval_jobs_config", "none of it.json"], "jobs: null is no list of jobs"),
         (["training", "--eval_jobs_config", "jobs.json", "--until", "soon"], "--until: must be a step, such as 1000"),
         (["training", "--eval_jobs_config", "jobs.json", "--promote", "good"], "--promote: needs --bar"),
         (["training", "--eval_jobs_config", "jobs.json", "--bar", "1.5"], "--bar"),
         (["training", "--eval_jobs_config", "jobs.json", "--resume", "y"], "--resume: is the watch's own"),
-        (["training", "--eval_jobs_config", "jobs.json", "--nice", "5", "--cluster", "ray"], "--nice: does not"),
         (["training", "--eval_jobs_config", "arms.json"], "jobs[0].robustness: would let changed episodes"),
         (["training", "--eval_jobs_config", "all.json"], "defaults.robustness: would let changed episodes"),
-        (["training", "--eval_jobs_config", "jobs.json", "--robustness", "all"], "--robustness: is no option of"),
+        (["training", "--eval_jobs_config", "jobs.json", "--robustness", "all"], "--robustness: would let changed"),
     ],
-    ids=["no training", "no job file", "no step", "no bar", "no share", "resume", "nice ranks of a cluster", "arms",
+    ids=["no training", "no job file", "no jobs", "no step", "no bar", "no share", "resume", "arms",
          "all arms", "asks for arms"],
 )  # fmt: skip
 def test_mistakes_are_told_before_anything_is_watched(training, capsys, words, message):
     arms = {"robustness": {"axes": ["delay"]}}
     Path("arms.json").write_text(json.dumps({"jobs": [{**JOBS["jobs"][0], **arms}]}))
     Path("all.json").write_text(json.dumps({"defaults": arms, **JOBS}))
+    Path("none of it.json").write_text("{}")
     assert main(["watch", *words]) == 2
     assert message in capsys.readouterr().err

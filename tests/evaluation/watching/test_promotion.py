@@ -23,7 +23,7 @@ from isaaclab_arena.cli.watch import (
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, ConditionSet, load_conditions
-from isaaclab_arena.evaluation.learning_curve import Evaluated, Point, best_of, scores_of, write_curve
+from isaaclab_arena.evaluation.learning_curve import Evaluated, best_of, scores_of, write_curve
 from isaaclab_arena.interfaces.episode import MAX_SEED
 from isaaclab_arena.models import checkpoint_file, find_agent_file
 from isaaclab_arena.results.statistics import wilson_interval
@@ -156,26 +156,6 @@ def test_a_curve_says_of_how_many_conditions_its_points_are_where_some_repeat(tm
         cells = [line.split(" | ")[-1].removesuffix(" |") for line in (tmp_path / "curve.md").read_text().splitlines()]
         assert cells[2:] == told
     assert [line.rpartition(",")[2] for line in lines] == ["10", "2"]
-
-
-def test_a_curve_is_drawn_again_only_for_points_that_it_does_not_show_yet_or_if_a_picture_is_gone(tmp_path):
-    def drawn(*points: Point) -> list[tuple[int, int]]:
-        write_curve(tmp_path, points)
-        files = ((tmp_path / name).stat() for name in ("curve.svg", "curve.png"))
-        return [(file.st_ino, file.st_mtime_ns) for file in files]
-
-    first, later = point(50, 10, 10), point(100, 5, 10)
-    before = drawn(first)
-    assert drawn(first) == before
-    for points in ((first, later), (first, point(100, 6, 10))):
-        shown = drawn(*points)
-        assert not set(shown) & set(before)
-        before = shown
-        assert drawn(*points) == before
-    picture = (tmp_path / "curve.png").read_bytes()
-    (tmp_path / "curve.png").unlink()
-    drawn(*points)
-    assert (tmp_path / "curve.png").read_bytes() == picture
 
 
 @pytest.mark.parametrize(

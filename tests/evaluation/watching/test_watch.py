@@ -180,11 +180,6 @@ def test_the_exit_code_of_the_runner_decides(runner_settings, capsys, ending, ex
     assert told in capsys.readouterr().out
 
 
-def test_the_evaluation_can_leave_the_processor_to_the_training(runner_settings):
-    _, nice = evaluated(replace(runner_settings, nice=7), ending="open('asked', 'w').write(str(os.nice(0)))")
-    assert int(nice) >= 7
-
-
 def test_a_killed_watch_leaves_a_run_that_the_next_one_waits_for(runner_settings, caplog):
     """The program that is asked ends, and leaves one that has all that it was given, as a killed watch does."""
 
