@@ -73,10 +73,10 @@ class MeasuredClaimServer(ClaimServerActor):
         super().__init__(orders)
         self._state = State()
 
-    def ask(self, words: str, content: bytes) -> str:
+    def ask(self, words: str, contents: list[bytes | None]) -> str:
         """Answer, and measure it."""
         began_s = time.perf_counter()
-        answer = super().ask(words, content)
+        answer = super().ask(words, contents)
         self._state = State(
             num_episodes=self._state.num_episodes + words.count('["commit", '),
             busy_s=self._state.busy_s + time.perf_counter() - began_s,
@@ -165,9 +165,9 @@ class Crowd:
 
     def _question(self, life: Life, kind: int) -> Any:
         if kind:
-            return self._claim_server.ask.remote(json_line([life, [("claim", [], None)]]), b"")
-        status = "keep", [f"logs/rank{life.rank}.status.json", None], len(STATUS)
-        return self._claim_server.ask.remote(json_line([life, [status, ("beat", ["here"], None)]]), STATUS)
+            return self._claim_server.ask.remote(json_line([life, [("claim", [])]]), [None])
+        status = "keep", [f"logs/rank{life.rank}.status.json", None]
+        return self._claim_server.ask.remote(json_line([life, [status, ("beat", ["here"])]]), [STATUS, None])
 
 
 def _tossed(index: int, rank: int, *, heads: bool) -> CommitLine:

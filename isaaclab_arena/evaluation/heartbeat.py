@@ -162,7 +162,7 @@ class RankWatch:
     run_id: str  # of this start of the program
     missing_after_s: float = 20.0  # for a rank that has never written a status
     # After a longer pause between two looks, reported silence counts from here: nothing was seen in between.
-    blind_after_s: float = float("inf")  # [s]
+    blind_after_s: float = 5.0  # [s]
     clock: Callable[[], float] = time.monotonic
     machine: str = field(default_factory=machine_identity)  # the one of this process, as at its start
     last_beat: dict[int, tuple[int, float]] = field(default_factory=dict)  # by rank: the latest beat, and its time

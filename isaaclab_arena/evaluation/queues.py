@@ -476,7 +476,7 @@ def queue_of_rank(
         planning.divided_jobs(request.jobs, attempt, request.questions),
         output_directory,
         attempt,
-        heartbeat.RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id, blind_after_s=5.0),
+        heartbeat.RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
         rank=rank,
         lease_s=options.lease_s,
         is_over=answers.is_over,

@@ -238,10 +238,10 @@ def run_command_line(
         if context.is_rank_zero:
             show_variations(request.jobs)
         return 0
-    if elsewhere is not None:
-        return elsewhere(request)
     if options.tracking:
         check_trackers(options.tracking, key="tracking")
+    if elsewhere is not None:
+        return elsewhere(request)
     if context.launched_by_torchrun:
         processes.die_with_parent()
     set_up_torch(options.torch_threads, deterministic=options.deterministic)

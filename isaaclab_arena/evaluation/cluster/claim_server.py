@@ -282,8 +282,8 @@ class ClaimServer:
         pieces = self._table.give_back(rank)
         if reason:
             death = claims.Death(rank=rank, reason=reason, machine=self._machines.get(life))
-            num_machines = len({*self._machines.values()})
-            blamed = self._suspects.die(death, pieces, self._table.committed, num_machines=num_machines)
+            machines = {*self._machines.values()}
+            blamed = self._suspects.die(death, pieces, self._table.committed, num_machines=len(machines))
         # Commit an episode over which ranks died as an error, without a recording, or fail the job.
         for each in blamed:
             job, index = self._table.jobs[each.job_index].job, each.episode_index

@@ -1,6 +1,5 @@
 """The ranks of an evaluation as actors of a Ray cluster: their processes, their supervision, and the run."""
 
-import io
 import json
 import logging
 import re
@@ -10,12 +9,13 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any, cast
+from textwrap import shorten
+from typing import Any
 
 import ray
 from ray import exceptions
@@ -32,7 +32,6 @@ from isaaclab_arena.evaluation.cluster import claim_server
 from isaaclab_arena.evaluation.cluster.claim_server import Life, NodeNeeds, RankDiedError, RefusedError, RunOrders
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.storage.atomic import adapter, json_line
-from isaaclab_arena.tracking.trackers import check_trackers
 
 # The claim server and the ranks of a run as Ray actors, and the messages of their errors.
 
@@ -48,26 +47,25 @@ CLAIM_SERVER_OPTIONS = {"num_cpus": 0, "enable_task_events": False, **ONCE}
 
 
 class ClaimServerActor:
-    """The claim server of a run, as an actor. Its questions and answers are JSON, besides plain bytes."""
+    """The claim server of a run, as an actor. Its questions and answers are JSON, besides the bytes of files."""
 
     def __init__(self, orders: str) -> None:
         read = adapter(RunOrders).validate_json(orders)
         request, directory = claim_server.request_of(read.needs), Path(read.output_directory)
         self._claim_server = claim_server.ClaimServer(request, read.attempt, directory)
 
-    def ask(self, words: str, content: bytes) -> str:
-        """Make calls of a rank or of the driver, and answer the last one. `content` holds the bytes of all of them."""
-        stream, (life, asked) = io.BytesIO(content), json.loads(words)
-        calls = [(name, arguments, None if size is None else stream.read(size)) for name, arguments, size in asked]
+    def ask(self, words: str, contents: list[bytes | None]) -> str:
+        """Make calls of a rank or of the driver, each with its content, and answer the last one."""
+        life, asked = json.loads(words)
+        calls = [(name, arguments, content) for (name, arguments), content in zip(asked, contents, strict=True)]
         return json_line(self._claim_server.ask(calls, None if life is None else Life(**life)))
 
 
 def answer_of(actor: Any, calls: Sequence[claim_server.Call], *, life: Life | None = None, way_out: str = "") -> Any:
     """Make calls of the claim server, and return its last answer; `ClaimsLostError` if the server is lost."""
-    asked = [(name, arguments, None if content is None else len(content)) for name, arguments, content in calls]
-    contents = b"".join(content or b"" for _, _, content in calls)
+    asked = [(name, arguments) for name, arguments, _ in calls]
     try:
-        return json.loads(ray.get(actor.ask.remote(json_line([life, asked]), contents)))
+        return json.loads(ray.get(actor.ask.remote(json_line([life, asked]), [content for _, _, content in calls])))
     except (exceptions.RayTaskError, exceptions.RayActorError) as error:
         is_failure = isinstance(error, exceptions.RayTaskError)
         if is_failure and isinstance(error.cause, ArenaError):
@@ -112,7 +110,7 @@ def why(error: exceptions.RayError) -> str:
 _LOG = logging.getLogger(__name__)
 _NODE_ID = "ray.io/node-id"  # the label with which Ray provides every node
 _KNOCK_TIMEOUT_S = 5.0
-_TRIES_OF_A_CHECK = 3
+_GONE = exceptions.NodeDiedError, exceptions.TaskUnschedulableError, exceptions.WorkerCrashedError
 _MAX_JOBS_CHARACTERS = 120
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """The opening of HTTP/2, which Ray speaks: both sides send their settings first (RFC 9113, 3.4)."""
@@ -143,9 +141,7 @@ def connected(options: ClusterOptions) -> Iterator["RayEngine"]:
         if colon:
             with socket.create_connection((host, int(port)), timeout=_KNOCK_TIMEOUT_S) as connection:
                 connection.sendall(_GREETING)
-                answer = b""
-                with suppress(TimeoutError):
-                    answer = connection.recv(9)
+                answer = connection.recv(9)
             if answer[3:4] != _SETTINGS and answer[:1] != _TLS_ALERT:
                 raise ValueError("something listens there, but no Ray cluster")  # noqa: TRY301
             GcsClient(address=address)
@@ -184,29 +180,18 @@ class RayEngine:
         if here in nodes and (self.options.ray_address == "local" or ray.get(prefix.remote()) == sys.prefix):
             del nodes[here]
         # Made once, because Ray sends each remote function to the cluster by itself. All nodes check at the same time.
-        problem_there, words = check(claim_server.problem_of_node), json_line(needs)
-        checks = [problem_there.options(scheduling_strategy=_on(node_id)) for node_id in nodes]
-        pending, problems = [each.remote(words) for each in checks], list[str | None]()
-        for node, there, reference in zip(nodes.values(), checks, pending, strict=True):
-            name, told, checking = node["NodeManagerHostname"], None, reference
-            # Ray's own retries would never end on a node that lacks memory.
-            for _ in range(_TRIES_OF_A_CHECK):
-                try:
-                    told = cast("str | None", ray.get(checking))
-                except exceptions.WorkerCrashedError as error:
-                    # If the node has gone, the next try raises NodeDiedError as soon as Ray has noticed.
-                    told = f"node {name}: the process that checks it crashed: {why(error)}; {claim_server.WAY_OUT}"
-                    checking = there.remote(words)
-                    continue
-                except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError) as error:
-                    # Ray lists a node that has gone for a while.
-                    _LOG.warning("node %s was not checked, because it has gone: %s", name, why(error))
-                    told = None
-                except exceptions.RayError as error:
-                    lacks = "it lacks this package or has another version of it"
-                    told = f"node {name}: cannot be checked, so {lacks}: {why(error)}; {claim_server.WAY_OUT}"
-                break
-            problems.append(told)
+        problem_there, words, problems = check(claim_server.problem_of_node), json_line(needs), list[str | None]()
+        pending = [problem_there.options(scheduling_strategy=_on(node_id)).remote(words) for node_id in nodes]
+        for node, checking in zip(nodes.values(), pending, strict=True):
+            name = node["NodeManagerHostname"]
+            try:
+                problems.append(ray.get(checking))
+            except _GONE as error:
+                # Ray lists a node that has gone for a while. Each rank checks its node itself before it plays.
+                _LOG.warning("node %s was not checked: %s", name, why(error))
+            except exceptions.RayError as error:
+                lacks = "it lacks this package or has another version of it"
+                problems.append(f"node {name}: cannot be checked, so {lacks}: {why(error)}; {claim_server.WAY_OUT}")
         refuse([Problem(told) for told in problems if told is not None])
 
     def start_claim_server(self, orders: RunOrders) -> None:
@@ -272,11 +257,7 @@ class RayEngine:
 
 def name_of_rank(orders: RunOrders, life: Life) -> str:
     """Return a rank's name in Ray's dashboard: its run, the jobs of the attempt, and its number."""
-    names = [work.job for work in orders.attempt.jobs]
-    jobs, shown = ", ".join(names), len(names)
-    while len(jobs) > _MAX_JOBS_CHARACTERS and shown > 1:
-        shown -= 1
-        jobs = f"{', '.join(names[:shown])} and {len(names) - shown} more"
+    jobs = shorten(", ".join(work.job for work in orders.attempt.jobs), _MAX_JOBS_CHARACTERS, placeholder=" …")
     return f"arena/{orders.run}/{jobs}/rank {life.rank}" + (f", life {life.number + 1}" if life.number else "")
 
 
@@ -351,19 +332,17 @@ class RankSupervisor:
         late = {life for life in unheard if at - self._lives[life] > _SAY_EVERY_S}
         if at <= start_by and not (late and at - self._said_waiting_at > _SAY_EVERY_S):
             return
-        waiting, gpus = set(self.cluster.waiting()), f" and {needs.gpus:g} GPU" if needs.gpus else ""
-        asked_and_had = f"each asks for {needs.cpus:g} CPU{gpus}, and the cluster has {self.cluster.resources()}"
+        self._said_waiting_at, waiting, told = at, unheard & {*self.cluster.waiting()}, []
+        if waiting:
+            gpus = f" and {needs.gpus:g} GPU" if needs.gpus else ""
+            asked_and_had = f"each asks for {needs.cpus:g} CPU{gpus}, and the cluster has {self.cluster.resources()}"
+            told.append(f"{len(waiting)} of {num_ranks} ranks wait for resources: {asked_and_had}")
+        if starting := unheard - waiting:
+            told.append(f"{len(starting)} of {num_ranks} ranks are starting up")
         if at > start_by:
-            how = f"could start within {start_timeout_s:g} s: {asked_and_had}; ask for less, add nodes"
-            if num_processes := len(self._lives.keys() - waiting):
-                begun = f"has begun within {start_timeout_s:g} s, though {num_processes} have a process"
-                how = f"{begun}: look into Ray's logs of them"
-            raise DistributedError(f"no rank {how}, or give a longer --start_timeout_s")
-        self._said_waiting_at, num_waiting = at, len(late & waiting)
-        if num_waiting:
-            _LOG.warning("%d of %d ranks wait for resources: %s", num_waiting, num_ranks, asked_and_had)
-        if num_waiting < len(late):
-            _LOG.info("%d of %d ranks are starting up", len(late) - num_waiting, num_ranks)
+            way_out = "ask for less, add nodes, look into Ray's logs, or give a longer --start_timeout_s"
+            raise DistributedError(f"no rank has begun within {start_timeout_s:g} s: {', '.join(told)}; {way_out}")
+        _LOG.log(logging.WARNING if waiting else logging.INFO, "%s", ", ".join(told))
 
     def _take_note(self, life: Life, outcome: str | Exception) -> None:
         """Note the final state of a rank that has ended, or its error."""
@@ -424,7 +403,6 @@ class RankSupervisor:
 def execute_on_cluster(request: planning.RunRequest, options: ClusterOptions) -> int:
     """Run jobs on the ranks of a cluster, merge and show the results, and return the exit code."""
     # `ConfigError`: contradictory options, no cluster, or a node lacks something. `DistributedError`: no rank starts.
-    check_trackers(request.options.tracking, key="tracking")
     way_out = "ranks of a cluster share no policy server; leave policy_server out, and each rank has the network itself"
     way_out += ", or run this job under torchrun, without --cluster"
     file, key = request.source_file, "policy_server.shared"
@@ -452,20 +430,18 @@ class ClusterHost(run.RunHost):
     def play(self, active: run.ActiveRun) -> run.Played:
         """Run the ranks to their end; there is no other rank to wait for."""
         directory, cluster, options = active.output_directory, self.cluster, self.cluster.options
-        size, run_id = active.attempt.world_size, active.attempt.run_id
         if self.needs.working_directory is None and directory.is_relative_to(Path.cwd()):
             where = f"{directory} is in Ray's copy of the working directory, which Ray removes some time after the run"
             _LOG.warning("%s; name another one by --output_dir, or copy this one", where)
         orders = RunOrders(
-            run=f"{directory.name}-{run_id[:6]}",
+            run=f"{directory.name}-{active.attempt.run_id[:6]}",
             needs=self.needs,
             config_hash=active.plan.config_hash,
             output_directory=str(directory),
             attempt=active.attempt,
             node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
         )
-        watch = heartbeat.RankWatch(directory, world_size=size, run_id=run_id, blind_after_s=5.0)
-        ranks = RankSupervisor(cluster, orders, watch.look, active.interruption, fail_fast=options.fail_fast)
+        ranks = RankSupervisor(cluster, orders, active.watch.look, active.interruption, fail_fast=options.fail_fast)
         with active.progress:
             cluster.start_claim_server(orders)
             ranks.work(options.start_timeout_s)
