@@ -144,11 +144,14 @@ class RankReport:
     fate: RankFate
     status: RankStatus | None  # latest, None if it has never written one
     alive: bool  # its process exists; a finished rank may still wait for the others
-    silent_s: float = 0.0  # time without a new heartbeat, by the observing rank's clock; see `RankWatch.blind_after_s`
+    silent_s: float = 0.0  # time without a new heartbeat, by the observing rank's clock; see `_BLIND_AFTER_S`
 
 
 _DEAD_AFTER_S = 60.0
 """Silence after which a rank on another node counts as dead [s]."""
+
+_BLIND_AFTER_S = 5.0
+"""After a longer pause between two looks, silence counts from the later one: nothing was seen in between [s]."""
 
 
 @dataclass(kw_only=True)
@@ -161,8 +164,6 @@ class RankWatch:
     world_size: int
     run_id: str  # of this start of the program
     missing_after_s: float = 20.0  # for a rank that has never written a status
-    # After a longer pause between two looks, reported silence counts from here: nothing was seen in between.
-    blind_after_s: float = 5.0  # [s]
     clock: Callable[[], float] = time.monotonic
     machine: str = field(default_factory=machine_identity)  # the one of this process, as at its start
     last_beat: dict[int, tuple[int, float]] = field(default_factory=dict)  # by rank: the latest beat, and its time
@@ -172,7 +173,7 @@ class RankWatch:
     def look(self) -> tuple[RankReport, ...]:
         """Read every rank's status, and return one report per rank, by rank."""
         reports, looked_at, self._looked_at = [], self._looked_at, self.clock()
-        if self._looked_at - looked_at > self.blind_after_s:
+        if self._looked_at - looked_at > _BLIND_AFTER_S:
             self._watching_since = self._looked_at
         for rank in range(self.world_size):
             status = read_rank_status(self.output_directory, rank, run_id=self.run_id)

@@ -165,7 +165,6 @@ class RayEngine:
     options: ClusterOptions
     working_directory: str | None  # of the command; None if Ray copies a working directory to each node
     ask: claim_server.Ask = lambda _: None  # of the claim server, once it is started
-    _orders: RunOrders = field(init=False)
     _claim_server: Any = field(init=False)
     # The ranks and their actors, by the outcome to come.
     _ranks: dict[Any, tuple[Life, Any]] = field(default_factory=dict, init=False)
@@ -196,16 +195,14 @@ class RayEngine:
 
     def start_claim_server(self, orders: RunOrders) -> None:
         """Start the claim server on this node."""
-        self._orders = orders
         here, name = _on(ray.get_runtime_context().get_node_id()), f"arena/{orders.run}/claim_server"
         actor = _remote(**CLAIM_SERVER_OPTIONS, name=name, scheduling_strategy=here)(ClaimServerActor)
         self._claim_server = actor.remote(json_line(orders))
         again = f"go on with the same command and --resume {orders.output_directory}"
         self.ask = partial(answer_of, self._claim_server, way_out=f"; all that it committed is kept: {again}")
 
-    def start_rank(self, life: Life, *, avoid: Collection[str] = ()) -> None:
+    def start_rank(self, orders: RunOrders, life: Life, *, avoid: Collection[str] = ()) -> None:
         """Start a rank as soon as the cluster has the resources, on none of the nodes to avoid."""
-        orders = self._orders
         own = {"num_cpus": orders.needs.cpus, "num_gpus": orders.needs.gpus, "name": name_of_rank(orders, life), **ONCE}
         elsewhere = {"label_selector": {_NODE_ID: f"!in({','.join(sorted(avoid))})"}} if avoid else {}
         actor = _remote(**own, **elsewhere)(RankActor).remote(self._claim_server, life.rank)
@@ -226,9 +223,9 @@ class RayEngine:
         (reference,) = [reference for reference, (each, _) in self._ranks.items() if each == life]
         ray.kill(self._ranks.pop(reference)[1])
 
-    def has_nodes(self, avoided: Collection[str]) -> bool:
+    def has_nodes(self, needs: NodeNeeds, avoided: Collection[str]) -> bool:
         """Whether another node than these has enough resources for a rank."""
-        return not _able_nodes(self._orders.needs).keys() <= {*avoided}
+        return not _able_nodes(needs).keys() <= {*avoided}
 
     def resources(self) -> str:
         """Return the resources of the cluster in words."""
@@ -326,9 +323,9 @@ class RankSupervisor:
     def _check_waiting(self, unheard: set[Life], start_by: float, start_timeout_s: float) -> None:
         """Log the ranks that wait or start up now and then; `DistributedError` if the first one does not begin."""
         # `start_by` is the moment by which the first rank must have begun, infinite if it has.
-        if start_by < float("inf") and self._refused and not self.cluster.has_nodes(self._refused):
-            raise DistributedError("; ".join(self._refused.values()))
         at, needs, num_ranks = self.clock(), self.orders.needs, self.orders.attempt.world_size
+        if start_by < float("inf") and self._refused and not self.cluster.has_nodes(needs, self._refused):
+            raise DistributedError("; ".join(self._refused.values()))
         late = {life for life in unheard if at - self._lives[life] > _SAY_EVERY_S}
         if at <= start_by and not (late and at - self._said_waiting_at > _SAY_EVERY_S):
             return
@@ -388,7 +385,7 @@ class RankSupervisor:
         self._start(Life(rank=rank, number=life.number + 1))
 
     def _start(self, life: Life) -> None:
-        self.cluster.start_rank(life, avoid=self._refused)
+        self.cluster.start_rank(self.orders, life, avoid=self._refused)
         self._lives[life] = self.clock()
 
     def _stop(self, signal_number: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import DiskUnusableError
-from isaaclab_arena.evaluation.cluster.claim_server import Call, Life, RankDiedError, RefusedError
+from isaaclab_arena.evaluation.cluster.claim_server import Call, Life, NodeNeeds, RankDiedError, RefusedError, RunOrders
 from isaaclab_arena.evaluation.heartbeat import RankFate, RankReport, RankStatus
 from isaaclab_arena.evaluation.process import Interruption
 from tests.evaluation.cluster.test_claim_server import ORDERS
@@ -45,7 +45,7 @@ class PretendedCluster:
     def __call__(self) -> float:
         return float(self.now_s)
 
-    def start_rank(self, life: Life, *, avoid: Mapping[str, str]) -> None:
+    def start_rank(self, orders: RunOrders, life: Life, *, avoid: Mapping[str, str]) -> None:
         self._lives[life.rank] = life
         self.told.append(("start", life.rank, life.number, *avoid))
 
@@ -81,7 +81,7 @@ class PretendedCluster:
         self.silent.pop(life.rank, None)
         self.told.append(("kill", life.rank, life.number))
 
-    def has_nodes(self, avoided: Mapping[str, str]) -> bool:
+    def has_nodes(self, needs: NodeNeeds, avoided: Mapping[str, str]) -> bool:
         return bool(self.nodes - avoided.keys())
 
     def resources(self) -> str:

@@ -42,7 +42,7 @@ def table_of(directory, rank: int, *, pieces: int = 1, clock: Clock | None = Non
         {0: DividedJob(job=job, finished=(), pieces=tuple(((index, index + 1),) for index in range(pieces)))},
         directory,
         attempt(run_id="run", world_size=3),
-        RankWatch(directory, world_size=3, run_id="run", clock=clock, blind_after_s=5.0),
+        RankWatch(directory, world_size=3, run_id="run", clock=clock),
         rank=rank,
         lease_s=LEASE_S,
         clock=clock,
