@@ -138,40 +138,33 @@ def jobs_of_rank(
     is_over: Callable[[str], bool] = lambda _: False,  # job name -> it needs no further episode
 ) -> list[FixedShare]:
     """Assign a rank its jobs before the start; every rank computes the same assignment."""
-    # Jobs that a question compares are on the same ranks, interleaved round by round; any other job has a single round.
     interleaved, work = planning.interleaved_jobs(jobs, questions), planning.remaining_by_job(jobs, attempt)
     first_ranks = planning.first_ranks(assignment, jobs, questions, attempt.world_size)
-    tasks: list[FixedShare] = []
-    for index in work:
-        first_rank = first_ranks[index]
-        members = [member for member in interleaved.get(index, (index,)) if member in work]
-        # The first of the interleaved jobs brings the others along.
-        if index != members[0]:
-            continue
-        # A round has an episode of each job for every env slot of the ranks that share it.
-        size = max(jobs[member].config.num_envs for member in members)
-        size *= attempt.world_size if assignment.shares_jobs else 1
-        rounds: dict[int, dict[int, EpisodeRanges | None]] = {}
-        for member in members:
-            left = work[member]
-            # A job whose episodes have all finished comes first: it may still owe its report.
-            rounds[member] = (
-                {0: left}
-                if left and index not in interleaved
-                else dict(planning.rounds_of(left or (), size)) or {-1: left}
-            )
 
-        for number in sorted({number for each in rounds.values() for number in each}):
-            for member in (member for member in members if number in rounds[member]):
-                job, share = jobs[member], rounds[member][number]
-                if assignment.shares_jobs and share:
-                    share = planning.split_shares(share, attempt.world_size, first_rank=first_rank)[rank]
-                    is_assigned = bool(share)
-                else:
-                    is_assigned = rank == first_rank
-                if is_assigned:
-                    finished, over = attempt.state(job.config.name).finished, partial(is_over, job.config.name)
-                    tasks.append(FixedShare(job=job, finished=finished, share=share, is_over=over))
+    # Jobs that a question compares take turns, round by round; any other job has a single round. A turn: the first of
+    # the jobs that take turns, the round, the job, and its episodes in the round.
+    turns: list[tuple[int, int, int, EpisodeRanges | None]] = []
+    for index, left in work.items():
+        members = [member for member in interleaved.get(index, (index,)) if member in work]
+        rounds: dict[int, EpisodeRanges | None] = {0: left}
+        if left and index in interleaved:
+            # A round has an episode of each job for every env slot of the ranks that share it.
+            size = max(jobs[member].config.num_envs for member in members)
+            rounds = {**planning.rounds_of(left, size * attempt.world_size if assignment.shares_jobs else size)}
+        elif not left:
+            # A job whose episodes have all finished comes first: it may still owe its report.
+            rounds = {-1: left}
+        turns += [(members[0], number, index, episodes) for number, episodes in rounds.items()]
+
+    tasks: list[FixedShare] = []
+    for _, _, index, episodes in sorted(turns, key=lambda turn: turn[:3]):
+        job, share, is_assigned = jobs[index], episodes, rank == first_ranks[index]
+        if assignment.shares_jobs and episodes:
+            share = planning.split_shares(episodes, attempt.world_size, first_rank=first_ranks[index])[rank]
+            is_assigned = bool(share)
+        if is_assigned:
+            finished, over = attempt.state(job.config.name).finished, partial(is_over, job.config.name)
+            tasks.append(FixedShare(job=job, finished=finished, share=share, is_over=over))
     return tasks
 
 
