@@ -1,6 +1,7 @@
 """Saved conditions: the starts of a job's episodes in a file, for any policy to meet the same ones."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -160,17 +161,18 @@ def _difference(saved: ConditionSet, environment: str, builder: EnvironmentBuild
     """Return the first difference between a set's environment and a job's that affects conditions, None without one."""
     if saved.environment != environment:
         return f"environment was '{saved.environment}', the job has '{environment}'"
-    owner = f"environment '{environment}'"
     try:
-        before = read_options(
-            builder.config_class, saved.environment_args, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS
-        )
+        changed = changed_options(builder, saved.environment_args, wanted, owner=f"environment '{environment}'")
     except ConfigError as error:
         return error.problems[0].message
-    for option in fields(wanted):
-        if option.name.startswith(("camera_", "enable_cameras", "action_mode")):
-            continue
-        was, now = getattr(before, option.name), getattr(wanted, option.name)
-        if was != now:
-            return f"{option.name} was {was!r}, the job has {now!r}"
-    return None
+    of_conditions = (name for name in changed if not name.startswith(("camera_", "enable_cameras", "action_mode")))
+    return next((f"{name} was {changed[name][0]!r}, the job has {changed[name][1]!r}" for name in of_conditions), None)
+
+
+def changed_options(
+    builder: EnvironmentBuilder, before: Mapping[str, Any], now: Any, *, owner: str
+) -> dict[str, tuple[Any, Any]]:
+    """Map each option with another value before to both values; `ConfigError` if the environment has none of it now."""
+    read = read_options(builder.config_class, before, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS)
+    pairs = {each.name: (getattr(read, each.name), getattr(now, each.name)) for each in fields(now) if each.init}
+    return {name: (was, is_now) for name, (was, is_now) in pairs.items() if was != is_now}

@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -85,20 +85,17 @@ def _doubts(job: Job, described: Description) -> list[str]:
 
     # The options of the environment, without those that leave the same actions the same.
     differences = []
-    told, config_class = described.environment.get(ENV_OPTIONS), job.builder.config_class
-    if name and isinstance(told, Mapping) and isinstance(config_class, type) and is_dataclass(config_class):
-        without_effect = ("camera_", "viewport_", ENV_CAMERAS, "backend")
-        names = [each.name for each in fields(config_class) if each.init]
+    told, without_effect = described.environment.get(ENV_OPTIONS), ("camera_", "viewport_", ENV_CAMERAS, "backend")
+    if name and isinstance(told, Mapping) and is_dataclass(job.environment_config):
         try:
-            before = read_options(config_class, told, owner="it", other_names=COMMON_ENVIRONMENT_KEYS)
+            changed = condition_sets.changed_options(job.builder, told, job.environment_config, owner="it")
         except ConfigError as error:
             differences.append(f"its environment was another, which had {error.problems[0].key}")
         else:
-            pairs = {each: (getattr(before, each), getattr(job.environment_config, each)) for each in names}
             differences += [
                 f"{option} was {was!r}, and is {now!r}"
-                for option, (was, now) in pairs.items()
-                if not option.startswith(without_effect) and was != now
+                for option, (was, now) in changed.items()
+                if not option.startswith(without_effect)
             ]
 
     # The conditions from which its episodes start.
