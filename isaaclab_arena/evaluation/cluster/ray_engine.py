@@ -438,7 +438,9 @@ class ClusterHost(run.RunHost):
             attempt=active.attempt,
             node_directory=None if options.node_dir is None else str(Path(options.node_dir).absolute()),
         )
-        ranks = RankSupervisor(cluster, orders, active.watch.look, active.interruption, fail_fast=options.fail_fast)
+        # A watch of its own: no rank counts as silent while the supervisor itself waits for a busy claim server.
+        watch = heartbeat.RankWatch(directory, world_size=active.attempt.world_size, run_id=active.attempt.run_id)
+        ranks = RankSupervisor(cluster, orders, watch.look, active.interruption, fail_fast=options.fail_fast)
         with active.progress:
             cluster.start_claim_server(orders)
             ranks.work(options.start_timeout_s)
