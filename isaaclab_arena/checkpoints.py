@@ -15,8 +15,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
+from safetensors import SafetensorError, safe_open
 
 from isaaclab_arena.paths import not_a_plain_file
 
@@ -42,17 +42,6 @@ def wrong_with_torch_archive(file: Path) -> str | None:
     except (zipfile.BadZipFile, ValueError, NotImplementedError):
         return "is not complete: its list of contents is missing"
     return None if ends else "is damaged: it holds nothing"
-
-
-MAX_HEADER_BYTES = 100_000_000
-"""Limits of the format."""
-
-_BITS = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
-    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
-    **dict.fromkeys(("U32", "I32", "F32"), 32),
-    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
-}
 
 
 def wrong_with_weights(directory: Path) -> str | None:
@@ -83,82 +72,14 @@ def wrong_with_safetensors(file: Path) -> str | None:
     """Return the reason why a file is not a complete safetensors file, None if it is one."""
     if (wrong := not_a_plain_file(file)) is not None:
         return wrong
+    # To open a file reads its header alone, and compares that with the number of bytes behind it.
     try:
-        header, num_bytes = _header(file)
+        with safe_open(file, "np"):
+            return None
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    except _DamagedError as error:
-        return str(error)
-    except (ValueError, RecursionError):
-        return "is damaged: its header is no JSON"
-    if not isinstance(header, dict):
-        return "is damaged: its header is no mapping"
-
-    # Look for a contradiction within the header, or between it and the number of bytes of weights.
-    ends = [(0, 0)]
-    for name, entry in ((name, entry) for name, entry in header.items() if name != "__metadata__"):
-        try:
-            dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-            numbers = [begin, end, *shape]
-        except (KeyError, TypeError, ValueError):
-            return f"is damaged: its header does not say what '{name}' is"
-        if any(type(number) is not int or number < 0 for number in numbers):
-            return f"is damaged: its header gives '{name}' sizes that are no whole numbers"
-        bits = _BITS.get(dtype) if isinstance(dtype, str) else None
-        if bits is not None and math.prod(shape) * bits != 8 * (end - begin):
-            return f"is damaged: '{name}' has {end - begin} bytes, and its shape {shape} of {dtype} has others"
-        ends.append((begin, end))
-    # The parts must cover the whole data, each byte once: a file that is cut off or mixed up does not.
-    ends.sort()
-    if any(begin != end for (_, end), (begin, _) in itertools.pairwise(ends)):
-        return "is damaged: its weights overlap, or there are gaps between them"
-    if ends[-1][1] != num_bytes:
-        return f"is damaged: it holds {num_bytes} bytes of weights, and its header says {ends[-1][1]}"
-    return None
-
-
-def read_small_file(file: Path) -> dict[str, np.ndarray]:
-    """Read a small file, such as a processor's statistics, by name as float64; ValueError if damaged or large."""
-    wrong, most_bytes = wrong_with_safetensors(file), 16 << 20
-    if wrong is None and file.stat().st_size > most_bytes:
-        wrong = f"has {file.stat().st_size} bytes, and at most {most_bytes} are read"
-    if wrong is not None:
-        raise ValueError(wrong)
-
-    numpy_types = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "U8": "u1", "I32": "<i4", "I64": "<i8"}
-    header, num_bytes = _header(file)
-    content = file.read_bytes()[-num_bytes:] if num_bytes else b""
-    found = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        part = content[slice(*entry["data_offsets"])]
-        if entry["dtype"] == "BF16":
-            # A bfloat16 is the upper half of a float32.
-            values = (np.frombuffer(part, "<u2").astype(np.uint32) << 16).view(np.float32)
-        elif entry["dtype"] in numpy_types:
-            values = np.frombuffer(part, numpy_types[entry["dtype"]])
-        else:
-            raise ValueError(f"holds '{name}' as {entry['dtype']}")
-        found[name] = values.astype(np.float64).reshape(entry["shape"])
-    return found
-
-
-class _DamagedError(Exception):
-    """The header cannot be read; the message contains the reason."""
-
-
-def _header(file: Path) -> tuple[Any, int]:
-    """Return the content of a file's header, and the number of bytes after it."""
-    num_bytes = file.stat().st_size
-    with file.open("rb") as stream:
-        header_bytes = int.from_bytes(stream.read(8), "little")
-        room = num_bytes - 8
-        if header_bytes > room:
-            raise _DamagedError(f"is damaged: it has {num_bytes} bytes, and its header alone would have {header_bytes}")
-        if header_bytes > MAX_HEADER_BYTES:
-            raise _DamagedError(f"has a header of {header_bytes} bytes; at most {MAX_HEADER_BYTES} are allowed")
-        return json.loads(stream.read(header_bytes)), room - header_bytes
+        return f"cannot be read: {error}"
+    except SafetensorError as error:
+        return f"is damaged: {error}"
 
 
 @dataclass(frozen=True, kw_only=True)
