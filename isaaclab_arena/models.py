@@ -19,7 +19,6 @@ from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.errors import ConfigError, StorageError, did_you_mean, first_line, problems_at
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.paths import not_a_plain_file
 
 Memory: TypeAlias = tuple[torch.Tensor, ...]
 """The memory of a network, empty if it has none. Shape of each part: (num_layers, batch, hidden_size)."""
@@ -728,68 +727,3 @@ def _is_state(value: Any) -> TypeGuard[Mapping[str, torch.Tensor]]:
     return isinstance(value, Mapping) and all(
         isinstance(name, str) and isinstance(each, torch.Tensor) for name, each in value.items()
     )
-
-
-# Name the checkpoints in a training's directory, and choose one of them.
-
-BEST = "best"
-LATEST = "latest"
-BEST_FILE = "model_best.pt"
-
-_NUMBERED = re.compile(r"model_(\d{1,12})\.pt")
-
-
-def model_path(directory: Path, iterations: int) -> Path:
-    """Return the checkpoint after `iterations`; rsl_rl's own ``load`` continues with the next iteration."""
-    return directory / f"model_{iterations}.pt"
-
-
-def numbered_checkpoints(directory: Path) -> dict[int, Path]:
-    """Return the checkpoints of a training by the iterations done, the newest last."""
-    found = {int(match[1]): path for path in directory.glob("model_*.pt") if (match := _NUMBERED.fullmatch(path.name))}
-    return {number: found[number] for number in sorted(found)}
-
-
-def checkpoint_file(path: str, choice: int | str | None) -> Path:
-    """Return a file, or the checkpoint chosen in a directory; ConfigError, with ``key``, if there is none."""
-    # ``choice`` is ``best``, ``latest`` or an iteration; None for the best if there is one, otherwise the latest.
-    file = Path(path)
-    if file.is_dir():
-        file = _chosen(file, choice)
-    elif not file.exists():
-        raise ConfigError(f"'{path}' does not exist, and is looked for in the working directory", key="checkpoint_path")
-    elif choice is not None:
-        message = f"'{path}' is a file already; leave this out, or name its directory as checkpoint_path"
-        raise ConfigError(message, key="checkpoint")
-    if (wrong := not_a_plain_file(file)) is not None:
-        raise ConfigError(f"'{file}': {wrong}", key="checkpoint_path")
-    return file
-
-
-def _chosen(directory: Path, choice: int | str | None) -> Path:
-    numbered = numbered_checkpoints(directory)
-    known = ", ".join(map(str, numbered)) or "none"
-    best = directory / BEST_FILE
-    if choice == BEST or (choice is None and best.is_file()):
-        if not best.is_file():
-            message = f"there is no {BEST_FILE} in '{directory}'; its checkpoints are {known}"
-            raise ConfigError(message, key="checkpoint")
-        return best
-    # Without a best checkpoint, None means the latest.
-    if choice in {None, LATEST}:
-        if not numbered:
-            runs = sorted(run.name for run in directory.iterdir() if run.is_dir() and any(run.glob("model_*.pt")))
-            exported = sorted(file.name for file in directory.iterdir() if file.suffix in {".pt", ".onnx"})
-            message = f"'{directory}' holds no model_<iteration>.pt"
-            if runs:
-                message += f" but {len(runs)} trainings; name one of them, such as {runs[-1]}"
-            elif exported:
-                message += f"; name a file of it: {', '.join(exported)}"
-            raise ConfigError(message, key="checkpoint_path")
-        return numbered[max(numbered)]
-    if isinstance(choice, bool) or not str(choice).isdecimal():
-        raise ConfigError(f"must be {BEST}, {LATEST} or the number of an iteration, got {choice!r}", key="checkpoint")
-    if int(choice or 0) not in numbered:
-        message = f"there is no model_{choice}.pt in '{directory}'; its checkpoints are {known}"
-        raise ConfigError(message, key="checkpoint")
-    return numbered[int(choice or 0)]

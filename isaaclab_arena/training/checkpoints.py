@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from isaaclab_arena import models
+from isaaclab_arena.checkpoints import BEST_FILE, SCORE_FILE, model_path, numbered_checkpoints
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, StorageError, first_line
 from isaaclab_arena.nested import value_at
@@ -43,14 +44,14 @@ def write_checkpoint(
     """Write a checkpoint, complete or not at all, and remove older ones; StorageError if that fails."""
     # ``rank_states`` holds each rank's state from `packed`, by rank. The newest ``kept`` checkpoints stay. An older one
     # for which ``stays`` is true stays as a policy, without the ranks' states.
-    path = models.model_path(directory, iterations)
+    path = model_path(directory, iterations)
     states = {
         str(rank): torch.frombuffer(bytearray(state), dtype=torch.uint8) for rank, state in enumerate(rank_states)
     }
     # The model comes last: if it exists, its state exists too.
     atomic.write_bytes(state_path(directory, iterations), packed(states), overwrite=True)
     atomic.write_bytes(path, packed(learned), overwrite=True)
-    found = models.numbered_checkpoints(directory)
+    found = numbered_checkpoints(directory)
     with atomic.storage_errors("remove", directory):
         for older in list(found)[:-kept]:
             if not stays(older):
@@ -80,10 +81,10 @@ def read_together(directory: Path, ranks: Ranks) -> tuple[dict[str, Any], dict[s
     named = agreed_checkpoint(
         ranks,
         "" if newest is None else str(newest[0]),
-        lambda number: (models.model_path(directory, int(number)), state_path(directory, int(number))),
+        lambda number: (model_path(directory, int(number)), state_path(directory, int(number))),
     )
     iterations = int(named)
-    learned = newest[1] if newest else read_learned(models.model_path(directory, iterations))
+    learned = newest[1] if newest else read_learned(model_path(directory, iterations))
     state = read_rank_state(directory, iterations=iterations, rank=context.rank, world_size=context.world_size)
     # If one rank began new episodes while others resumed theirs, the training would not be the requested one.
     all_have_one = all(ranks.gather("state to go on from", "" if state is None else "there"))
@@ -102,7 +103,7 @@ def agreed_checkpoint(ranks: Ranks, chosen: str, files: Callable[[str], Sequence
 
 def newest_readable(directory: Path) -> tuple[int, dict[str, Any]]:
     """Return the newest intact checkpoint's iterations and content; StorageError if none is intact."""
-    found = models.numbered_checkpoints(directory)
+    found = numbered_checkpoints(directory)
     for iterations, path in reversed(found.items()):
         # A StorageError passes: an unreadable file may be intact, and a run from an older one would in time remove it.
         try:
@@ -177,9 +178,6 @@ def export_policy(algorithm: Any, run_directory: Path) -> list[Path]:
     return written
 
 
-_SCORE = "model_best.json"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Score:
     """The quality of a checkpoint: the larger, the better, success first."""
@@ -216,15 +214,15 @@ def keep_best(directory: Path, score: Score) -> bool:
         _LOG.warning(message, before.iterations)
     elif before is not None and not (score.success_rate, score.merit) > (before.success_rate, before.merit):
         return False
-    with atomic.written_in_place(directory / models.BEST_FILE, overwrite=True) as temporary:
-        shutil.copyfile(models.model_path(directory, score.iterations), temporary)
-    atomic.write_text(directory / _SCORE, json.dumps(vars(score), indent=2) + "\n", overwrite=True)
+    with atomic.written_in_place(directory / BEST_FILE, overwrite=True) as temporary:
+        shutil.copyfile(model_path(directory, score.iterations), temporary)
+    atomic.write_text(directory / SCORE_FILE, json.dumps(vars(score), indent=2) + "\n", overwrite=True)
     return True
 
 
 def best_score(directory: Path) -> Score | None:
     """Return the best checkpoint's score, None if missing or damaged; StorageError if the file is unreadable."""
-    path = directory / _SCORE
+    path = directory / SCORE_FILE
     if not path.is_file():
         return None
     with atomic.storage_errors("read", path):

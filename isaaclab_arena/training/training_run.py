@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 from rsl_rl.utils import LogWriter, resolve_callable
 
+from isaaclab_arena.checkpoints import model_path, numbered_checkpoints
 from isaaclab_arena.config import loading, schema
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks, between_neighbours, gather_bytes_to_rank_zero
 from isaaclab_arena.environments.catalog import SUITES
@@ -23,7 +24,6 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import planning, process, run_start
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.logs import log_file
-from isaaclab_arena.models import model_path, numbered_checkpoints
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.storage import atomic, contents, layout
 from isaaclab_arena.storage.ledger import RunLock
