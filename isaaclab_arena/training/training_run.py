@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,9 @@ def line_of_iteration(measures: Mapping[str, float], *, iterations: int, total: 
     told = ""
     if measures["Train/num_episodes"]:
         told = f"reward {reward:.2f}, length {length:.0f}, {'' if math.isnan(success) else f'success {success:.0%}, '}"
-    minutes, seconds = divmod(round(left_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    left = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
     return (
         f"iteration {iterations}/{total}: {told}std {std:.2f}, lr {measures['Loss/learning_rate']:.1e}, "
-        f"{measures['Perf/total_fps']:,.0f} steps/s, {left} left"
+        f"{measures['Perf/total_fps']:,.0f} steps/s, {timedelta(seconds=round(left_s))} left"
     )
 
 
