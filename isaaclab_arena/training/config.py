@@ -136,8 +136,30 @@ def default_document() -> dict[str, Any]:
     return {key: value for key, value in document.items() if key not in {"task", "environment"}}
 
 
+_SIMILAR: Sequence[tuple[frozenset[str], str]] = (
+    (frozenset({"cartpole", "pendulum"}), "cartpole"),
+    (frozenset({"tracking", "mimic", "amp", "motion", "dance"}), "track_motion"),
+    (frozenset({"reach"}), "reach"),
+    (frozenset({"push", "lift", "cube", "stack", "pick", "place"}), "push_cube"),
+    (frozenset({"humanoid", "g1", "h1", "digit", "cassie", "t1"}), "walk_humanoid"),
+    (frozenset({"velocity", "locomotion", "ant", "a1", "go1", "go2", "b2", "spot", "anymal"}), "velocity_go1"),
+)
+"""Words in the names of their tasks, with the most similar task here; the first match counts."""
+
+
 def task_document(task: str) -> dict[str, Any]:
     """Return the settings of a registered training task; ConfigError if there is no such task."""
+    # A task name of mjlab or Isaac Lab (``Isaac-Reach-Franka-v0``) gets a hint at the most similar task here.
+    words = re.split(r"[^a-z0-9]+", task.lower())
+    owner = {"mjlab": "mjlab", "isaac": "Isaac Lab"}.get(words[0])
+    if owner is not None and task not in TASKS:
+        hint = "none here is like it"
+        if similar := next((name for known, name in _SIMILAR if not known.isdisjoint(words)), None):
+            start = " env.start=hanging" if similar == "cartpole" and "swingup" in words else ""
+            hint = f"the nearest here is {similar}{start}, with a robot and rewards of its own"
+        joint = ", and " if similar is None else "; "
+        message = f"'{task}' is a task of {owner}{joint}{hint}; those here are {', '.join(TASKS.names())}"
+        raise ConfigError(message, key="TASK")
     found = TASKS.get(task)
     return file_document(Path(found)) if isinstance(found, Path | str) else dict(found)
 
@@ -341,6 +363,7 @@ _FILMED_WHOLE = (
     "evaluations are filmed, each episode whole; --video films one of each, evaluation.interval=<iterations>"
 )
 _NOTHING_IS_FETCHED = "nothing is fetched from W&B; fetch the file, and name it with --load_checkpoint"
+_NO_SIMULATOR = "is an option of Isaac Sim's launcher, and there is none here; leave it out"
 _ONE_DEVICE = "simulation and learning share a device; use --device, or --gpu_ids for one rank per GPU"
 _REFUSED = {
     "video_length": _FILMED_WHOLE,
@@ -355,7 +378,23 @@ _REFUSED = {
     "sim_device": _ONE_DEVICE,
     "env.seed": "environment and agent share one seed; use --seed",
     "agent": "the task's own file says what learns; lay one of yours over it with --config",
+    "horovod": "ranks are started with --gpu_ids or torchrun",
+    "ray_proc_id": "ranks are started with --gpu_ids or torchrun",
+    **dict.fromkeys(("livestream", "enable_cameras", "xr", "experience", "kit_args", "rendering_mode"), _NO_SIMULATOR),
+    **dict.fromkeys(("disable_fabric", "export_io_descriptors", "anim_recording_enabled"), _NO_SIMULATOR),
+    **dict.fromkeys(("anim_recording_start_time", "anim_recording_stop_time", "visualizer"), _NO_SIMULATOR),
+    **dict.fromkeys(("viz", "verbose", "info"), _NO_SIMULATOR),
 }
+_A_PART_OF_THEIRS = (
+    "is a part of mjlab's and Isaac Lab's environments; those here have options of their own, env.<option>=..."
+)
+_PARTS_OF_THEIR_ENVIRONMENTS = frozenset(
+    {
+        *("scene", "sim", "viewer", "observations", "actions", "events", "rewards", "terminations", "commands"),
+        *("curriculum", "metrics", "recorders", "decimation", "episode_length_s", "is_finite_horizon", "auto_reset"),
+        *("scale_rewards_by_dt", "rerender_on_reset", "wait_for_textures", "xr", "teleop_devices"),
+    }
+)
 _OPTIONS = frozenset({*_NAMED_ELSEWHERE, *_FLAGS, *_EXPERIMENTS, *_LOGGER, *_PROJECT, "task"})
 """All options of theirs that have a meaning here."""
 _TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
@@ -375,14 +414,16 @@ def own_command_line(arguments: Sequence[str]) -> list[str]:
         is_option = name.startswith("--")
         own = name.removeprefix("--").replace("-", "_") if is_option else name
         follows = value if equals else next(iter(waiting), "--")
+        first, _, part = own.partition(".")
+        is_part = first == "env" and part.partition(".")[0] in _PARTS_OF_THEIR_ENVIRONMENTS
         is_theirs = own.startswith(("agent.", "env.")) or own in _OPTIONS or own in _REFUSED
         # Our option --resume takes a directory, and theirs a boolean; a value that could be either is a directory.
         is_directory = own == "resume" and (follows.lower() not in {"true", "false"} or Path(follows).is_dir())
         # Isaac Lab's users also write words ``env.path=value``.
         if not (is_theirs and not is_directory if is_option else equals and name.startswith("env.")):
             translated.append(argument)
-        elif own in _REFUSED:
-            problems.append(Problem(_REFUSED[own], key=name))
+        elif own in _REFUSED or (is_part and own not in _NAMED_ELSEWHERE):
+            problems.append(Problem(_REFUSED.get(own, _A_PART_OF_THEIRS), key=name))
         elif not is_option:
             translated.append(f"num_envs={value}" if name == "env.scene.num_envs" else argument)
         else:
