@@ -15,9 +15,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import yaml
+from safetensors import SafetensorError, safe_open
 
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.paths import not_a_plain_file
 
 
@@ -42,17 +42,6 @@ def wrong_with_torch_archive(file: Path) -> str | None:
     except (zipfile.BadZipFile, ValueError, NotImplementedError):
         return "is not complete: its list of contents is missing"
     return None if ends else "is damaged: it holds nothing"
-
-
-MAX_HEADER_BYTES = 100_000_000
-"""Limits of the format."""
-
-_BITS = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
-    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
-    **dict.fromkeys(("U32", "I32", "F32"), 32),
-    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
-}
 
 
 def wrong_with_weights(directory: Path) -> str | None:
@@ -83,82 +72,14 @@ def wrong_with_safetensors(file: Path) -> str | None:
     """Return the reason why a file is not a complete safetensors file, None if it is one."""
     if (wrong := not_a_plain_file(file)) is not None:
         return wrong
+    # To open a file reads its header alone, and compares that with the number of bytes behind it.
     try:
-        header, num_bytes = _header(file)
+        with safe_open(file, "np"):
+            return None
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    except _DamagedError as error:
-        return str(error)
-    except (ValueError, RecursionError):
-        return "is damaged: its header is no JSON"
-    if not isinstance(header, dict):
-        return "is damaged: its header is no mapping"
-
-    # Look for a contradiction within the header, or between it and the number of bytes of weights.
-    ends = [(0, 0)]
-    for name, entry in ((name, entry) for name, entry in header.items() if name != "__metadata__"):
-        try:
-            dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-            numbers = [begin, end, *shape]
-        except (KeyError, TypeError, ValueError):
-            return f"is damaged: its header does not say what '{name}' is"
-        if any(type(number) is not int or number < 0 for number in numbers):
-            return f"is damaged: its header gives '{name}' sizes that are no whole numbers"
-        bits = _BITS.get(dtype) if isinstance(dtype, str) else None
-        if bits is not None and math.prod(shape) * bits != 8 * (end - begin):
-            return f"is damaged: '{name}' has {end - begin} bytes, and its shape {shape} of {dtype} has others"
-        ends.append((begin, end))
-    # The parts must cover the whole data, each byte once: a file that is cut off or mixed up does not.
-    ends.sort()
-    if any(begin != end for (_, end), (begin, _) in itertools.pairwise(ends)):
-        return "is damaged: its weights overlap, or there are gaps between them"
-    if ends[-1][1] != num_bytes:
-        return f"is damaged: it holds {num_bytes} bytes of weights, and its header says {ends[-1][1]}"
-    return None
-
-
-def read_small_file(file: Path) -> dict[str, np.ndarray]:
-    """Read a small file, such as a processor's statistics, by name as float64; ValueError if damaged or large."""
-    wrong, most_bytes = wrong_with_safetensors(file), 16 << 20
-    if wrong is None and file.stat().st_size > most_bytes:
-        wrong = f"has {file.stat().st_size} bytes, and at most {most_bytes} are read"
-    if wrong is not None:
-        raise ValueError(wrong)
-
-    numpy_types = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "U8": "u1", "I32": "<i4", "I64": "<i8"}
-    header, num_bytes = _header(file)
-    content = file.read_bytes()[-num_bytes:] if num_bytes else b""
-    found = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        part = content[slice(*entry["data_offsets"])]
-        if entry["dtype"] == "BF16":
-            # A bfloat16 is the upper half of a float32.
-            values = (np.frombuffer(part, "<u2").astype(np.uint32) << 16).view(np.float32)
-        elif entry["dtype"] in numpy_types:
-            values = np.frombuffer(part, numpy_types[entry["dtype"]])
-        else:
-            raise ValueError(f"holds '{name}' as {entry['dtype']}")
-        found[name] = values.astype(np.float64).reshape(entry["shape"])
-    return found
-
-
-class _DamagedError(Exception):
-    """The header cannot be read; the message contains the reason."""
-
-
-def _header(file: Path) -> tuple[Any, int]:
-    """Return the content of a file's header, and the number of bytes after it."""
-    num_bytes = file.stat().st_size
-    with file.open("rb") as stream:
-        header_bytes = int.from_bytes(stream.read(8), "little")
-        room = num_bytes - 8
-        if header_bytes > room:
-            raise _DamagedError(f"is damaged: it has {num_bytes} bytes, and its header alone would have {header_bytes}")
-        if header_bytes > MAX_HEADER_BYTES:
-            raise _DamagedError(f"has a header of {header_bytes} bytes; at most {MAX_HEADER_BYTES} are allowed")
-        return json.loads(stream.read(header_bytes)), room - header_bytes
+        return f"cannot be read: {error}"
+    except SafetensorError as error:
+        return f"is damaged: {error}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,15 +180,28 @@ class Readiness:
         return self._since[path][0].fingerprint
 
 
+# Find the checkpoints of a training by their names, and choose one of them.
+
+_OF_RSL_RL = ("model_*.pt", re.compile(r"model_(\d{1,12})\.pt"))
 _NAMES = (
     # rsl_rl, Isaac Lab, mjlab and this package.
-    ("model_*.pt", re.compile(r"model_(\d{1,12})\.pt")),
+    _OF_RSL_RL,
     # LeRobot, in the directory of the training or in its `checkpoints`.
     ("checkpoints/*/pretrained_model", re.compile(r"checkpoints/(\d{1,12})/pretrained_model")),
     ("*/pretrained_model", re.compile(r"(\d{1,12})/pretrained_model")),
     # GR00T, and all other trainings by transformers' Trainer.
     ("checkpoint-*", re.compile(r"checkpoint-(\d{1,12})")),
 )
+
+BEST_FILE, SCORE_FILE = "model_best.pt", "model_best.json"
+"""This package's copy of a training's best checkpoint, and its score with its step."""
+
+BEST, LATEST = "best", "latest"
+
+
+def model_path(directory: Path, iterations: int) -> Path:
+    """Return the checkpoint after `iterations`; rsl_rl's own ``load`` continues with the next iteration."""
+    return directory / f"model_{iterations}.pt"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -282,35 +216,88 @@ def find_checkpoints(directory: Path, pattern: str | None = None) -> tuple[Check
     """Return a training's checkpoints by step, complete or not; `pattern` is a glob below the directory."""
     # The step is the last number in the part that the pattern's wildcards match. None: the names of rsl_rl, LeRobot and
     # transformers.
-    checkpoints: list[Checkpoint] = []
-    wild = [any(sign in part for sign in "*?[") for part in Path(pattern or "").parts]
-    for names, spelling in _NAMES if pattern is None else ((pattern, None),):
-        # Entries may disappear during a search; it is repeated, and finds none if they keep disappearing.
-        paths: list[Path] = []
-        for _ in range(5):
-            with suppress(FileNotFoundError):
-                paths = list(directory.glob(names))
-                break
-        for path in paths:
-            parts = path.relative_to(directory).parts
-            if spelling is not None:
-                match = spelling.fullmatch("/".join(parts))
-            else:
-                matched = [part for part, is_wild in zip(parts, wild, strict=False) if is_wild]
-                if len(parts) != len(wild) or not matched:
-                    # With ``**`` the parts that the wildcards match are unknown; take all from the first wildcard on.
-                    matched = parts[wild.index(True) if True in wild else 0 :]
-                match = re.search(r"(\d{1,12})(?!.*\d)", "/".join(matched))
-            if match is not None:
-                checkpoints.append(Checkpoint(step=int(match[1]), path=path))
-        if checkpoints:
+    if pattern is not None:
+        return _named(directory, pattern, None)
+    return next(filter(None, (_named(directory, names, spelling) for names, spelling in _NAMES)), ())
+
+
+def numbered_checkpoints(directory: Path) -> dict[int, Path]:
+    """Return the checkpoints of a training by rsl_rl by the iterations done, the newest last."""
+    return {each.step: each.path for each in _named(directory, *_OF_RSL_RL)}
+
+
+def _named(directory: Path, names: str, spelling: re.Pattern[str] | None) -> tuple[Checkpoint, ...]:
+    # Entries may disappear during a search; it is repeated, and finds none if they keep disappearing.
+    paths: list[Path] = []
+    for _ in range(5):
+        with suppress(FileNotFoundError):
+            paths = list(directory.glob(names))
             break
+    wild = [any(sign in part for sign in "*?[") for part in Path(names).parts]
+    checkpoints: list[Checkpoint] = []
+    for path in paths:
+        parts = path.relative_to(directory).parts
+        if spelling is not None:
+            match = spelling.fullmatch("/".join(parts))
+        else:
+            matched = [part for part, is_wild in zip(parts, wild, strict=False) if is_wild]
+            if len(parts) != len(wild) or not matched:
+                # With ``**`` the parts that the wildcards match are unknown; take all from the first wildcard on.
+                matched = parts[wild.index(True) if True in wild else 0 :]
+            match = re.search(r"(\d{1,12})(?!.*\d)", "/".join(matched))
+        if match is not None:
+            checkpoints.append(Checkpoint(step=int(match[1]), path=path))
 
     # Of two with one step, such as ``model_7.pt`` and ``model_007.pt``, the first counts.
     by_step: dict[int, Checkpoint] = {}
     for checkpoint in sorted(checkpoints):
         by_step.setdefault(checkpoint.step, checkpoint)
     return tuple(by_step.values())
+
+
+def checkpoint_file(path: str, choice: int | str | None) -> Path:
+    """Return a file, or the checkpoint chosen in a directory; ConfigError, with ``key``, if there is none."""
+    # ``choice`` is ``best``, ``latest`` or an iteration; None for the best if there is one, otherwise the latest.
+    file = Path(path)
+    if file.is_dir():
+        file = _chosen(file, choice)
+    elif not file.exists():
+        raise ConfigError(f"'{path}' does not exist, and is looked for in the working directory", key="checkpoint_path")
+    elif choice is not None:
+        message = f"'{path}' is a file already; leave this out, or name its directory as checkpoint_path"
+        raise ConfigError(message, key="checkpoint")
+    if (wrong := not_a_plain_file(file)) is not None:
+        raise ConfigError(f"'{file}': {wrong}", key="checkpoint_path")
+    return file
+
+
+def _chosen(directory: Path, choice: int | str | None) -> Path:
+    numbered = numbered_checkpoints(directory)
+    known = ", ".join(map(str, numbered)) or "none"
+    best = directory / BEST_FILE
+    if choice == BEST or (choice is None and best.is_file()):
+        if not best.is_file():
+            message = f"there is no {BEST_FILE} in '{directory}'; its checkpoints are {known}"
+            raise ConfigError(message, key="checkpoint")
+        return best
+    # Without a best checkpoint, None means the latest.
+    if choice in {None, LATEST}:
+        if not numbered:
+            runs = sorted(run.name for run in directory.iterdir() if run.is_dir() and any(run.glob("model_*.pt")))
+            exported = sorted(file.name for file in directory.iterdir() if file.suffix in {".pt", ".onnx"})
+            message = f"'{directory}' holds no model_<iteration>.pt"
+            if runs:
+                message += f" but {len(runs)} trainings; name one of them, such as {runs[-1]}"
+            elif exported:
+                message += f"; name a file of it: {', '.join(exported)}"
+            raise ConfigError(message, key="checkpoint_path")
+        return numbered[max(numbered)]
+    if isinstance(choice, bool) or not str(choice).isdecimal():
+        raise ConfigError(f"must be {BEST}, {LATEST} or the number of an iteration, got {choice!r}", key="checkpoint")
+    if int(choice or 0) not in numbered:
+        message = f"there is no model_{choice}.pt in '{directory}'; its checkpoints are {known}"
+        raise ConfigError(message, key="checkpoint")
+    return numbered[int(choice or 0)]
 
 
 # Find the last checkpoint of a training, and the one that it names as its best, by its own files.
@@ -333,14 +320,12 @@ def last_checkpoint(found: Sequence[Checkpoint], until: int | None = None) -> Ch
     settings, steps = newest.path.parent / "params", [each.step for each in found]
     numbers: list[int | None] = []
     for key in ("max_iterations", "save_interval"):
-        # Each is a positive number at the top of the file, once; Python objects beside it stay text.
-        file, values = settings / "agent.yaml", list[Any]()
-        with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
-            root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader) if file.is_file() else None
-            pairs = root.value if isinstance(root, yaml.MappingNode) else ()
-            integers = [each for name, each in pairs if name.value == key and each.tag.endswith(":int")]
-            values = [yaml.safe_load(each.value) for each in integers]
-        numbers.append(values[0] if len(values) == 1 and type(values[0]) is int and values[0] > 0 else None)
+        # Each is a positive number in a line of its own, once; Python objects stand beside it.
+        file, values = settings / "agent.yaml", list[str]()
+        with suppress(OSError, ValueError):
+            text = file.read_text(encoding="utf-8") if file.is_file() else ""
+            values = re.findall(rf"^{key}: ([1-9]\d{{0,11}})\s*$", text, re.MULTILINE)
+        numbers.append(int(values[0]) if len(values) == 1 else None)
     iterations, interval = numbers
     if (settings / "train.yaml").is_file():
         is_last = iterations is not None and newest.step >= iterations
@@ -356,12 +341,12 @@ def last_checkpoint(found: Sequence[Checkpoint], until: int | None = None) -> Ch
 def best_of_training(directory: Path) -> tuple[Path, int | None] | None:
     """Return a training's best checkpoint and its step (None if unknown), None if the training names none."""
     # This package copies it to ``model_best.pt``, and writes its step beside it.
-    best = directory / "model_best.pt"
+    best = directory / BEST_FILE
     if best.exists():
-        step = _document(directory / "model_best.json").get("iterations")
+        step = _document(directory / SCORE_FILE).get("iterations")
         if type(step) is not int or step < 0:
             return best, None
-        original = directory / f"model_{step}.pt"
+        original = model_path(directory, step)
         # A training that is stopped between the two files leaves a score that belongs to another checkpoint.
         is_other = original.is_file() and not filecmp.cmp(original, best, shallow=False)
         return best, None if is_other else step

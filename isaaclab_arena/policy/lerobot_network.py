@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 from isaaclab_arena import workers
-from isaaclab_arena.checkpoints import read_small_file
+from isaaclab_arena.checkpoints import wrong_with_safetensors
 from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, PolicyLostError, Problem, refuse
 from isaaclab_arena.interfaces.policy import PolicyCfg
@@ -35,6 +36,7 @@ _NEEDED_STATISTICS = {
     "QUANTILES": ("q01", "q99"),
     "QUANTILE10": ("q10", "q90"),
 }
+_MOST_BYTES_OF_STATISTICS = 16 << 20
 _OLD_LEROBOT = "; LeRobot writes them since 0.4, and lerobot.processor.migrate_policy_normalization adds them"
 _OF_A_TRAINING = ("pretrained_model", "checkpoints/last/pretrained_model")
 _PICTURES = "VISUAL"
@@ -176,14 +178,8 @@ def check_statistics(directory: Path) -> tuple[str, ...]:
                     due[feature_name] = tuple(f"{feature_name}.{statistic}" for statistic in needed)
 
             state_file = value_at(step, ("state_file",))
-            try:
-                found = read_small_file(directory / state_file) if isinstance(state_file, str) else {}
-            except ValueError as error:
-                message = f"'{directory / state_file}', the statistics of a processor, {error}"
-                raise ConfigError(message, key=KEY) from error
-            endless = [
-                key for keys in due.values() for key in keys if key in found and not np.isfinite(found[key]).all()
-            ]
+            found = _statistics(directory / state_file) if isinstance(state_file, str) else {}
+            endless = [key for keys in due.values() for key in keys if key in found and not found[key].isfinite().all()]
             lacking = ", ".join(feature for feature, keys in due.items() if not {*keys} <= found.keys())
             if endless:
                 message = f"'{path}' has statistics that are no finite numbers: {', '.join(endless)}"
@@ -199,6 +195,16 @@ def check_statistics(directory: Path) -> tuple[str, ...]:
                 notes.append(f"{path} is to normalise {lacking}, and has no statistics for that: it stays as it is")
     refuse(problems)
     return tuple(notes)
+
+
+def _statistics(file: Path) -> dict[str, torch.Tensor]:
+    """Read a processor's statistics by name; ConfigError if the file is damaged or large."""
+    wrong = wrong_with_safetensors(file)
+    if wrong is None and file.stat().st_size > _MOST_BYTES_OF_STATISTICS:
+        wrong = f"has {file.stat().st_size} bytes, and at most {_MOST_BYTES_OF_STATISTICS} are read"
+    if wrong is not None:
+        raise ConfigError(f"'{file}', the statistics of a processor, {wrong}", key=KEY)
+    return load_file(file)
 
 
 def _document(path: Path) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.config.options import read_options
-from isaaclab_arena.distributed.devices import check_policy_device, on_cpu, resolve_policy_device
+from isaaclab_arena.distributed.devices import on_cpu, resolve_policy_device
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.connections import Connections, set_entries
 from isaaclab_arena.interfaces.content import ContentSources
@@ -214,7 +214,8 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         self._data = lerobot.read_training_data(directory, config.dataset)
         # ``network`` is the process of another policy with the same options, or its stand-in in a policy server.
         self._shares_network = network is not None
-        self._network = network or LeRobotNetwork(directory, _device(config), config)
+        where = {"policy_device_id": config.policy_device_id, "policy_device": config.policy_device}
+        self._network = network or LeRobotNetwork(directory, resolve_policy_device(**where), config)
         about = {name: value for name, value in self._network.about.items() if name != "slots_per_call"}
         said = self._said = lerobot.Description(**about)
         # Env slots of a call unless options fix them: in a policy server all calls have one size. None: as many as need
@@ -248,7 +249,6 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         if features.remembers and (config.n_action_steps or 1) > 1:
             raise ConfigError(_ONE_STEP.format(config.n_action_steps), key="n_action_steps")
         lerobot.read_training_data(directory, config.dataset)
-        _device(config)
         lerobot.versions_there(config)
 
     @classmethod
@@ -410,8 +410,3 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         if self._inputs is None or self._inputs[0] is not env:
             self._inputs = env, fitted(self._features, self._data, self.config, env)
         return self._inputs[1]
-
-
-def _device(config: LeRobotPolicyCfg) -> torch.device:
-    check_policy_device(policy_device_id=config.policy_device_id, policy_device=config.policy_device)
-    return resolve_policy_device(policy_device_id=config.policy_device_id, policy_device=config.policy_device)

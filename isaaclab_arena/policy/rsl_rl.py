@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena import models
+from isaaclab_arena.checkpoints import checkpoint_file
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.devices import check_policy_device, resolve_policy_device
@@ -226,7 +227,7 @@ def load_trained(
 ) -> TrainedPolicy:
     """Load the network and its settings from files and options; ConfigError with ``key`` of the wrong option."""
     # Options of the job take precedence over the training's configuration. A given ``network`` is not loaded again.
-    file = models.checkpoint_file(config.checkpoint_path, config.checkpoint)
+    file = checkpoint_file(config.checkpoint_path, config.checkpoint)
     named = config.agent_cfg_path
     agent_file = models.find_agent_file(file) if named is None else Path(named)
     with _named_by_option(_AGENT_KEY):
@@ -322,7 +323,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     @classmethod
     def description(cls, config: RslRlPolicyCfg) -> Description:
         """Return the environment that the network was trained in, if known; see `PolicyBase.description`."""
-        file = models.checkpoint_file(config.checkpoint_path, config.checkpoint)
+        file = checkpoint_file(config.checkpoint_path, config.checkpoint)
         agent_file = Path(config.agent_cfg_path) if config.agent_cfg_path else models.find_agent_file(file)
         # Only a training of this package states its environment. The file decides nothing about the network, and other
         # programs write other contents there.
@@ -340,7 +341,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
         """Return the checkpoint and the training's configuration; see `PolicyBase.content_sources`."""
-        file = models.checkpoint_file(options[FILE_KEY], options.get("checkpoint"))
+        file = checkpoint_file(options[FILE_KEY], options.get("checkpoint"))
         agent_file = options.get("agent_cfg_path") or models.find_agent_file(file)
         # An ONNX file may keep its tensors in a file beside it.
         beside = file.with_name(f"{file.name}.data")
@@ -352,7 +353,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     @classmethod
     def foreign_code(cls, config: RslRlPolicyCfg) -> Sequence[Problem]:
         """Return a problem if the file is a program: TorchScript can read and write files."""
-        path = models.checkpoint_file(config.checkpoint_path, config.checkpoint)
+        path = checkpoint_file(config.checkpoint_path, config.checkpoint)
         if not models.is_torchscript(path):
             return ()
         return (Problem(f"'{path}' is TorchScript, which is a program", key=FILE_KEY),)

@@ -1,6 +1,7 @@
 """The checkpoints of a training run: written, read, exported, the best kept, and the one that it begins with."""
 
 import contextlib
+import copy
 import io
 import json
 import logging
@@ -15,8 +16,10 @@ import torch
 from torch import nn
 
 from isaaclab_arena import models
+from isaaclab_arena.checkpoints import BEST_FILE, SCORE_FILE, model_path, numbered_checkpoints
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.errors import ConfigError, Problem, StorageError, first_line
+from isaaclab_arena.errors import ConfigError, StorageError, first_line
+from isaaclab_arena.nested import value_at
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage import atomic, contents
 from isaaclab_arena.training.training_loop import EvaluatedJob
@@ -41,14 +44,14 @@ def write_checkpoint(
     """Write a checkpoint, complete or not at all, and remove older ones; StorageError if that fails."""
     # ``rank_states`` holds each rank's state from `packed`, by rank. The newest ``kept`` checkpoints stay. An older one
     # for which ``stays`` is true stays as a policy, without the ranks' states.
-    path = models.model_path(directory, iterations)
+    path = model_path(directory, iterations)
     states = {
         str(rank): torch.frombuffer(bytearray(state), dtype=torch.uint8) for rank, state in enumerate(rank_states)
     }
     # The model comes last: if it exists, its state exists too.
     atomic.write_bytes(state_path(directory, iterations), packed(states), overwrite=True)
     atomic.write_bytes(path, packed(learned), overwrite=True)
-    found = models.numbered_checkpoints(directory)
+    found = numbered_checkpoints(directory)
     with atomic.storage_errors("remove", directory):
         for older in list(found)[:-kept]:
             if not stays(older):
@@ -78,10 +81,10 @@ def read_together(directory: Path, ranks: Ranks) -> tuple[dict[str, Any], dict[s
     named = agreed_checkpoint(
         ranks,
         "" if newest is None else str(newest[0]),
-        lambda number: (models.model_path(directory, int(number)), state_path(directory, int(number))),
+        lambda number: (model_path(directory, int(number)), state_path(directory, int(number))),
     )
     iterations = int(named)
-    learned = newest[1] if newest else read_learned(models.model_path(directory, iterations))
+    learned = newest[1] if newest else read_learned(model_path(directory, iterations))
     state = read_rank_state(directory, iterations=iterations, rank=context.rank, world_size=context.world_size)
     # If one rank began new episodes while others resumed theirs, the training would not be the requested one.
     all_have_one = all(ranks.gather("state to go on from", "" if state is None else "there"))
@@ -100,7 +103,7 @@ def agreed_checkpoint(ranks: Ranks, chosen: str, files: Callable[[str], Sequence
 
 def newest_readable(directory: Path) -> tuple[int, dict[str, Any]]:
     """Return the newest intact checkpoint's iterations and content; StorageError if none is intact."""
-    found = models.numbered_checkpoints(directory)
+    found = numbered_checkpoints(directory)
     for iterations, path in reversed(found.items()):
         # A StorageError passes: an unreadable file may be intact, and a run from an older one would in time remove it.
         try:
@@ -175,9 +178,6 @@ def export_policy(algorithm: Any, run_directory: Path) -> list[Path]:
     return written
 
 
-_SCORE = "model_best.json"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Score:
     """The quality of a checkpoint: the larger, the better, success first."""
@@ -214,15 +214,15 @@ def keep_best(directory: Path, score: Score) -> bool:
         _LOG.warning(message, before.iterations)
     elif before is not None and not (score.success_rate, score.merit) > (before.success_rate, before.merit):
         return False
-    with atomic.written_in_place(directory / models.BEST_FILE, overwrite=True) as temporary:
-        shutil.copyfile(models.model_path(directory, score.iterations), temporary)
-    atomic.write_text(directory / _SCORE, json.dumps(vars(score), indent=2) + "\n", overwrite=True)
+    with atomic.written_in_place(directory / BEST_FILE, overwrite=True) as temporary:
+        shutil.copyfile(model_path(directory, score.iterations), temporary)
+    atomic.write_text(directory / SCORE_FILE, json.dumps(vars(score), indent=2) + "\n", overwrite=True)
     return True
 
 
 def best_score(directory: Path) -> Score | None:
     """Return the best checkpoint's score, None if missing or damaged; StorageError if the file is unreadable."""
-    path = directory / _SCORE
+    path = directory / SCORE_FILE
     if not path.is_file():
         return None
     with atomic.storage_errors("read", path):
@@ -237,15 +237,12 @@ def best_score(directory: Path) -> Score | None:
 # Begin a training with the weights of a checkpoint of this trainer, mjlab or Isaac Lab.
 
 _STD, _LOG_STD = "distribution.std_param", "distribution.log_std_param"
-_NORMALIZER, _TOLD_OF_DISTRIBUTION = "obs_normalizer.", "distribution."
 _TAKEN = frozenset(
     {
         *("actor_state_dict", "critic_state_dict", "model_state_dict", "student_state_dict", "optimizer_state_dict"),
         *("obs_norm_state_dict", "critic_obs_norm_state_dict", "privileged_obs_norm_state_dict", "iter", "infos"),
     }
 )
-
-State = Mapping[str, torch.Tensor]
 
 
 def networks_of(algorithm: Any) -> dict[str, nn.Module]:
@@ -258,30 +255,39 @@ def begin_with(algorithm: Any, path: Path) -> str:
     """Load a checkpoint's weights and optimiser state, and return them in words; ConfigError if it does not fit."""
     # ConfigError also for a file that is no checkpoint of rsl_rl (>= 2).
     checkpoint = models.read_checkpoint(path)
-    # The actor must fit. A critic that does not fit begins anew. So does the optimiser, unless both are Adam and both
-    # networks fit. The learning rate stays the configured one.
+    # The actor must fit. A critic that does not fit begins anew. So does the optimiser, unless both are Adam, of the
+    # same networks. The learning rate stays the configured one.
     networks = networks_of(algorithm)
     taken, anew = ["the actor"], []
     learned = dict(algorithm.save())
-    problems, actor = _fitted(models.actor_state(checkpoint, path), networks["actor"], "actor")
-    if problems:
-        raise ConfigError([Problem(f"its actor {problem}", file=str(path)) for problem in problems])
+    actor, misfit = _fitted(models.actor_state(checkpoint, path), networks["actor"])
+    if misfit is not None:
+        way_out = (
+            "the task's observations and actions, and agent.actor with its hidden_dims and obs_normalization, have "
+        )
+        way_out += "to be those of its training"
+        raise ConfigError(f"its actor does not fit: {misfit}; {way_out}", file=str(path))
     learned["actor_state_dict"] = actor
     # The loaded policy is the reference, because training begins with it.
     learned.pop("reference_state_dict", None)
 
     if "critic" in networks:
-        critic = models.critic_state(checkpoint, path)
-        problems, fitted = ([], None) if critic is None else _fitted(critic, networks["critic"], "critic")
-        if fitted is not None and not problems:
+        critic, misfit = models.critic_state(checkpoint, path), "the file holds none"
+        if critic is not None:
+            critic, misfit = _fitted(critic, networks["critic"])
+        if misfit is None:
             taken.append("the critic")
-            learned["critic_state_dict"] = fitted
+            learned["critic_state_dict"] = critic
         else:
-            reason = f"its critic {' and '.join(problems)}" if problems else "the file holds none"
-            anew.append(f"the critic begins anew: {reason}")
+            anew.append(f"the critic begins anew: {misfit}")
 
-    moments = None if anew else _moments(algorithm.optimizer, networks, models.moments_by_name(checkpoint))
-    if moments is None:
+    # An optimiser knows weights by their place alone, which is the same in networks whose tensors have the same names.
+    states = {network: checkpoint.get(f"{role}_state_dict") for role, network in networks.items()}
+    are_same = all(
+        isinstance(state, Mapping) and list(state) == list(network.state_dict()) for network, state in states.items()
+    )
+    moments = _moments(algorithm.optimizer, value_at(checkpoint, ("optimizer_state_dict", "state"), otherwise={}))
+    if anew or not are_same or moments is None:
         anew.append("the optimiser begins anew")
     else:
         taken.append("the optimiser")
@@ -293,89 +299,40 @@ def begin_with(algorithm: Any, path: Path) -> str:
     return f"training begins with {' and '.join(taken)} of {path}{trained}{'; ' if anew else ''}{', '.join(anew)}"
 
 
-def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dict[str, torch.Tensor]]:
-    """Return the misfits of a state with a network, and the state in the network's format."""
-    wanted = network.state_dict()
+def _fitted(state: dict[str, torch.Tensor], network: nn.Module) -> tuple[dict[str, torch.Tensor], str | None]:
+    """Return a state in the network's format, and torch's reasons if it does not fit, else None."""
     # rsl_rl keeps the standard deviation itself or its logarithm.
-    fitted = dict(state)
-    if _STD in fitted and _LOG_STD in wanted:
-        fitted[_LOG_STD] = fitted.pop(_STD).log()
-    elif _LOG_STD in fitted and _STD in wanted:
-        fitted[_STD] = fitted.pop(_LOG_STD).exp()
-
-    misfits = []
-    has, wants = (any(name.startswith(_NORMALIZER) for name in each) for each in (fitted, wanted))
-    if has != wants:
-        way_out = f"use agent.{role}.obs_normalization={str(has).lower()}"
-        misfits.append(f"has {'a' if has else 'no'} normaliser of observations; {way_out}")
-
-    layers, needed_layers = _layers(fitted), _layers(wanted)
-    of_layers: list[str] = []
-    if layers and needed_layers:
-        hidden, needed_hidden = layers[1:-1], needed_layers[1:-1]
-        way_out = f"use agent.{role}.hidden_dims={hidden}"
-        compared = (
-            (layers[0] != needed_layers[0], f"sees {layers[0]} numbers, and {needed_layers[0]} are shown here"),
-            (hidden != needed_hidden, f"has hidden layers of {hidden}, and those here are {needed_hidden}; {way_out}"),
-            (layers[-1] != needed_layers[-1], f"gives {layers[-1]} numbers, and {needed_layers[-1]} are needed here"),
-        )
-        of_layers = [message for is_misfit, message in compared if is_misfit]
-    misfits += of_layers
-
-    # A layer's misfit has been reported, and its tensors would only repeat it.
-    left_out = (_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION) if of_layers else (_NORMALIZER,)
-    shapes, needed = (
-        {name: tuple(tensor.shape) for name, tensor in each.items() if not name.startswith(left_out)}
-        for each in (fitted, wanted)
-    )
-    for name in sorted({*shapes, *needed}):
-        if shapes.get(name) != needed.get(name):
-            there, due = (
-                (" x ".join(map(str, each[name])) or "1") if name in each else None for each in (shapes, needed)
-            )
-            found = f"has no '{name}'" if there is None else f"has '{name}' of {there}"
-            misfits.append(f"{found}, and {due or 'none'} is needed")
-    normalisers = [name for name in wanted if name in fitted and name not in needed]
-    if not of_layers and any(fitted[name].shape != wanted[name].shape for name in normalisers):
-        misfits.append("has a normaliser for another number of observations")
-    if not all(tensor.isfinite().all() for tensor in fitted.values() if tensor.is_floating_point()):
-        misfits.append("holds NaN or infinity")
-    return misfits, fitted
+    wanted = network.state_dict()
+    if _STD in state and _LOG_STD in wanted:
+        state[_LOG_STD] = state.pop(_STD).log()
+    elif _LOG_STD in state and _STD in wanted:
+        state[_STD] = state.pop(_LOG_STD).exp()
+    if not all(tensor.isfinite().all() for tensor in state.values()):
+        return state, "it holds NaN or infinity"
+    try:
+        copy.deepcopy(network).load_state_dict(state)
+    except RuntimeError as error:
+        return state, "; ".join(line.strip().rstrip(".") for line in str(error).splitlines()[1:])
+    return state, None
 
 
-def _layers(state: State) -> list[int]:
-    """Return a perceptron's layer sizes, from input to output; empty for a network with other parts."""
-    if any(not name.startswith((_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION)) for name in state):
-        return []
-    weights = {name: tensor for name, tensor in state.items() if name.startswith("mlp.") and name.endswith(".weight")}
-    if not weights or any(tensor.ndim != 2 or not name.split(".")[1].isdecimal() for name, tensor in weights.items()):
-        return []
-    ordered = [weights[name] for name in sorted(weights, key=lambda name: int(name.split(".")[1]))]
-    return [ordered[0].shape[1], *(weight.shape[0] for weight in ordered)]
-
-
-def _moments(
-    optimizer: torch.optim.Optimizer,
-    networks: Mapping[str, nn.Module],
-    found: Mapping[tuple[str, str], Mapping[str, Any]],
-) -> dict[int, dict[str, torch.Tensor]] | None:
+def _moments(optimizer: torch.optim.Optimizer, kept: Any) -> dict[int, Mapping[str, Any]] | None:
     """Return Adam's state of each parameter by its place in the optimiser, None if it does not fit."""
     if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
         return None
-    names = {
-        id(parameter): (role, name)
-        for role, network in networks.items()
-        for name, parameter in network.named_parameters()
-    }
     moments = {}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for place, parameter in enumerate(parameters):
-        kept = found.get(names.get(id(parameter), ("", "")))
-        if kept is None or kept.keys() != {"step", "exp_avg", "exp_avg_sq"}:
+        shapes = {"step": (), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+        tensors = value_at(kept, (place,), otherwise={})
+        if not isinstance(tensors, Mapping) or tensors.keys() != shapes.keys():
             return None
-        for name, value in kept.items():
-            tensor = torch.as_tensor(value)
-            if tensor.shape != (() if name == "step" else parameter.shape) or not tensor.isfinite().all():
-                return None
-        moments[place] = {name: torch.as_tensor(value, dtype=torch.float32) for name, value in kept.items()}
+        if not all(_is_sound(tensors[name], shape) for name, shape in shapes.items()):
+            return None
+        moments[place] = tensors
     return moments
+
+
+def _is_sound(tensor: Any, shape: Sequence[int]) -> bool:
+    is_whole = isinstance(tensor, torch.Tensor) and models.wrong_with_tensor(tensor) is None
+    return is_whole and tensor.shape == shape and bool(tensor.isfinite().all())

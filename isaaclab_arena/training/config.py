@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 import tyro
 
+from isaaclab_arena.checkpoints import checkpoint_file, numbered_checkpoints
 from isaaclab_arena.config.documents import read_document, read_value
 from isaaclab_arena.config.options import Count, NotNegative, Positive, read_options, wrong_numbers
 from isaaclab_arena.distributed import context, devices, launch
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option, problems_at, problems_into, refuse
-from isaaclab_arena.models import ActionScaling, checkpoint_file, numbered_checkpoints
+from isaaclab_arena.models import ActionScaling
 from isaaclab_arena.nested import overlaid, set_at, without_none
 from isaaclab_arena.paths import make_dated_directory
 from isaaclab_arena.storage import atomic, contents

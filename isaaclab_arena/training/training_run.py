@@ -10,12 +10,14 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import yaml
 from rsl_rl.utils import LogWriter, resolve_callable
 
+from isaaclab_arena.checkpoints import model_path, numbered_checkpoints
 from isaaclab_arena.config import loading, schema
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks, between_neighbours, gather_bytes_to_rank_zero
 from isaaclab_arena.environments.catalog import SUITES
@@ -23,7 +25,6 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import planning, process, run_start
 from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
 from isaaclab_arena.logs import log_file
-from isaaclab_arena.models import model_path, numbered_checkpoints
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.storage import atomic, contents, layout
 from isaaclab_arena.storage.ledger import RunLock
@@ -46,12 +47,9 @@ def line_of_iteration(measures: Mapping[str, float], *, iterations: int, total: 
     told = ""
     if measures["Train/num_episodes"]:
         told = f"reward {reward:.2f}, length {length:.0f}, {'' if math.isnan(success) else f'success {success:.0%}, '}"
-    minutes, seconds = divmod(round(left_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    left = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
     return (
         f"iteration {iterations}/{total}: {told}std {std:.2f}, lr {measures['Loss/learning_rate']:.1e}, "
-        f"{measures['Perf/total_fps']:,.0f} steps/s, {left} left"
+        f"{measures['Perf/total_fps']:,.0f} steps/s, {timedelta(seconds=round(left_s))} left"
     )
 
 

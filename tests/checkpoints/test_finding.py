@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.checkpoints import MAX_HEADER_BYTES, best_of_training, find_checkpoints, wrong_with_safetensors
+from isaaclab_arena.checkpoints import best_of_training, find_checkpoints, wrong_with_safetensors
 from tests.checkpoints.written import rsl_rl, trainer, write
 
 
@@ -137,43 +137,40 @@ def test_a_whole_safetensors_file_is_let_in(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("header", "num_bytes", "message"),
+    ("header", "num_bytes"),
     [
-        (WHOLE, 31, "31 bytes"),
-        (WHOLE, 33, "33 bytes"),
-        (with_entry(shape=[2, 4]), 32, "'a' has 24 bytes, and its shape [2, 4]"),
-        (with_entry(shape=[2**40, 2**40]), 32, "'a' has 24 bytes"),
-        (with_entry(data_offsets=[0, 20], shape=[5]), 32, "overlap"),
-        (with_entry(data_offsets=[8, 32]), 32, "overlap"),
-        (with_entry(shape=[-2, -3]), 32, "no whole numbers"),
-        (with_entry(shape=[2.0, 3]), 32, "no whole numbers"),
-        (with_entry(shape=[True, 6]), 32, "no whole numbers"),
-        (with_entry(dtype=...), 32, "what 'a' is"),
-        (with_entry(data_offsets=[0]), 32, "what 'a' is"),
-        ({"a": 3}, 0, "what 'a' is"),
-        ([], 0, "no mapping"),
-        (b"{", 0, "no JSON"),
-        (b"\xff\xfe", 0, "no JSON"),
-        (b"[" * 100_000, 0, "no JSON"),
+        (WHOLE, 31),
+        (WHOLE, 33),
+        (with_entry(shape=[2, 4]), 32),
+        (with_entry(shape=[2**40, 2**40]), 32),
+        (with_entry(data_offsets=[0, 20], shape=[5]), 32),
+        (with_entry(data_offsets=[8, 32]), 32),
+        (with_entry(shape=[-2, -3]), 32),
+        (with_entry(shape=[2.0, 3]), 32),
+        (with_entry(shape=[True, 6]), 32),
+        (with_entry(dtype=...), 32),
+        (with_entry(data_offsets=[0]), 32),
+        ({"a": 3}, 0),
+        ([], 0),
+        (b"{", 0),
+        (b"\xff\xfe", 0),
+        (b"[" * 100_000, 0),
     ],
 )
-def test_a_safetensors_file_whose_header_lies_is_named(tmp_path, header, num_bytes, message):
-    assert message in str(wrong_with_safetensors(safetensors(tmp_path, header, num_bytes)))
+def test_a_safetensors_file_whose_header_lies_is_damaged(tmp_path, header, num_bytes):
+    assert "is damaged" in str(wrong_with_safetensors(safetensors(tmp_path, header, num_bytes)))
 
 
 @pytest.mark.parametrize("length", [10**6, 2**63, 2**64 - 1])
 def test_a_safetensors_file_shorter_than_its_header_is_damaged(tmp_path, length):
-    message = wrong_with_safetensors(safetensors(tmp_path, WHOLE, length=length))
-    assert f"{length}" in str(message)
+    assert "is damaged" in str(wrong_with_safetensors(safetensors(tmp_path, WHOLE, length=length)))
     (tmp_path / "model.safetensors").write_bytes(b"\1\0\0")
-    assert "3 bytes" in str(wrong_with_safetensors(tmp_path / "model.safetensors"))
+    assert "is damaged" in str(wrong_with_safetensors(tmp_path / "model.safetensors"))
 
 
-def test_the_largest_header_of_a_safetensors_file_has_a_hundred_million_bytes(tmp_path):
+def test_a_safetensors_file_with_a_header_of_more_than_a_hundred_million_bytes_is_not_read(tmp_path):
     file = tmp_path / "model.safetensors"
-    for length, message in ((100_000_001, "100000001 bytes"), (100_000_000, "no JSON")):
-        with file.open("wb") as stream:
-            stream.write(struct.pack("<Q", length))
-            stream.truncate(8 + length)
-        assert message in str(wrong_with_safetensors(file))
-    assert MAX_HEADER_BYTES == 100_000_000
+    with file.open("wb") as stream:
+        stream.write(struct.pack("<Q", 100_000_001))
+        stream.truncate(8 + 100_000_001)
+    assert "is damaged: " in str(wrong_with_safetensors(file))

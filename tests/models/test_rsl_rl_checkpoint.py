@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from isaaclab_arena.checkpoints import checkpoint_file
 from isaaclab_arena.errors import ConfigError, PolicyLostError
 from isaaclab_arena.evaluation.batching import on_fixed_batch
 from isaaclab_arena.evaluation.policy_server import Batcher
@@ -23,7 +24,6 @@ from isaaclab_arena.models import (
     OnnxNetwork,
     PolicyNetwork,
     TorchScriptNetwork,
-    checkpoint_file,
     find_agent_file,
     forgotten,
     is_torchscript,

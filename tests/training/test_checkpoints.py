@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from isaaclab_arena.checkpoints import BEST_FILE, model_path, numbered_checkpoints
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.distributed.ranks import PeerStoppedError, Ranks
 from isaaclab_arena.errors import ArenaError, ConfigError, DiskUnusableError, StorageError
-from isaaclab_arena.models import BEST_FILE, model_path, numbered_checkpoints
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.training.checkpoints import (
     Score,

@@ -27,7 +27,7 @@ def test_an_iteration_is_told_in_a_line_and_what_is_not_known_is_not():
         "iteration 3/10: reward 12.50, length 80, success 75%, std 0.60, lr 1.0e-03, 2,000 steps/s, 1:02:03 left"
     )
     assert line_of_iteration(measures(0), iterations=1, total=10, left_s=61.0) == (
-        "iteration 1/10: std 0.60, lr 1.0e-03, 2,000 steps/s, 1:01 left"
+        "iteration 1/10: std 0.60, lr 1.0e-03, 2,000 steps/s, 0:01:01 left"
     )
     assert "success" not in line_of_iteration(measures(4), iterations=1, total=10, left_s=0.0)
 

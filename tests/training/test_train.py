@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from isaaclab_arena.models import numbered_checkpoints
+from isaaclab_arena.checkpoints import numbered_checkpoints
 from isaaclab_arena.storage.ledger import RunLock
 from isaaclab_arena.training.checkpoints import read_learned
 from isaaclab_arena.training.config import TrainOptions, read_train_options

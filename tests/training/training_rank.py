@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from isaaclab_arena.checkpoints import numbered_checkpoints
 from isaaclab_arena.distributed.context import DistributedContext, leave_process
 from isaaclab_arena.distributed.ranks import (
     Ranks,
@@ -21,7 +22,6 @@ from isaaclab_arena.distributed.ranks import (
     sum_over_ranks,
 )
 from isaaclab_arena.interfaces.environment import Step
-from isaaclab_arena.models import numbered_checkpoints
 from isaaclab_arena.training.checkpoints import packed, unpacked
 from isaaclab_arena.training.learner import (
     EpisodeCounter,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.checkpoints import Checkpoint, look_at
+from isaaclab_arena.checkpoints import Checkpoint, checkpoint_file, look_at
 from isaaclab_arena.cli.watch import (
     OTHER_SEED,
     WatchOptions,
@@ -25,7 +25,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, ConditionSet, load_conditions
 from isaaclab_arena.evaluation.learning_curve import Evaluated, best_of, scores_of, write_curve
 from isaaclab_arena.interfaces.episode import MAX_SEED
-from isaaclab_arena.models import checkpoint_file, find_agent_file
+from isaaclab_arena.models import find_agent_file
 from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.storage.atomic import json_text
 from tests.checkpoints.written import lerobot, write
