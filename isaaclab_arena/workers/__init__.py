@@ -33,7 +33,6 @@ class WorkerOptions:
     python: str | None = None  # interpreter of the environment's worker processes; this process by default
     environment_variables: dict[str, str] = field(default_factory=dict)  # of workers, beside this process's
     envs_per_worker: Count = 1  # env slots in each worker process
-    steps_per_message: Count = 1  # steps that a worker makes at once at most, if a policy has planned its actions
     steps_while_starting: NotNegative = 0  # control steps of other env slots before the reset of one is waited for
     start_timeout_s: Positive = 300.0  # limit of a worker's time to make or reset an environment [s]
     step_timeout_s: Positive = 60.0  # limit of a worker's time for a step [s]

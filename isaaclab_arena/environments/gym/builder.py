@@ -160,8 +160,6 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
                     f"'{self.name}' starts differently from the same seed, so its episodes cannot be repeated; "
                     "set seeded to false to run it all the same"
                 )
-            if config.steps_per_message > 1 and any(term["image"] for term in described["observation"].values()):
-                raise EnvironmentBuildError(f"'{self.name}' observes pictures; set steps_per_message to 1")
             if config.envs_per_worker > 1 and slots.num_envs > 1:
                 # An environment may behave differently beside another in its process.
                 alone = _shown(slots, reset, num_steps=4)
@@ -451,9 +449,6 @@ def _contradictions(config: GymConfig) -> Iterator[Problem]:
         yield Problem("needs python: in this process there are no workers", key="envs_per_worker")
     if config.envs_per_worker > 1 and not config.seeded:
         yield Problem("above 1 needs seeded: episodes are played again when their worker dies", key="envs_per_worker")
-    if config.steps_per_message > 1 and (config.python is None or not config.seeded):
-        message = "above 1 needs python and seeded: workers make the steps, and episodes may be played again"
-        yield Problem(message, key="steps_per_message")
     # A value that a class sets by default is ignored without workers; only an explicit one is refused.
     overlaps = config.steps_while_starting > 0 and config.steps_while_starting != type(config).steps_while_starting
     if overlaps and (config.python is None or config.envs_per_worker > 1):

@@ -15,7 +15,7 @@ import numpy as np
 from isaaclab_arena import workers
 from isaaclab_arena.environments.gym.worker import answers
 from isaaclab_arena.environments.gym.worker.env_slot import others_kept
-from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError, first_line
+from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
 
 ANSWERS = Path(__file__).parent / "worker" / "answers.py"  # the program of workers that hold env slots
 
@@ -58,8 +58,8 @@ class SlotSteps:
 
     results: np.ndarray  # (num_envs, num_results), float64; see `SharedArrays`
     info_keys: Sequence[str]  # names of the entries of info, in order
-    # env slot -> all names in the info of an episode's last step, the latest one that lacked a key
-    info_names: dict[int, Sequence[str]]
+    # env slot -> all names in the info of an episode's last step, where that lacks a key
+    info_names: dict[int, Sequence[str]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)  # env slot -> its error, in one line
 
     @property
@@ -162,10 +162,6 @@ class EnvWorker:
         self._played: dict[int, tuple[SlotReset, list[np.ndarray]]] = {}
         self.starting: dict[int, tuple[SlotReset, bool]] = {}  # resets under way; True: with pictures
         self._asked: tuple[np.ndarray, np.ndarray] = np.zeros(0), np.zeros(0)
-        # Steps made beyond the requested one, from planned actions; an episode's end discards them.
-        self._most_ahead = self._options.steps_per_message - 1
-        self._num_ahead = 0  # requested with the steps under way
-        self._shown = np.zeros(len(indices), np.int32)  # steps made ahead that were requested since, by env slot
         self._timeout_s = 0.0  # of the steps under way
         self._is_sound = True
 
@@ -190,8 +186,8 @@ class EnvWorker:
                     )
             except workers.WorkerError as error:
                 raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
-        told = {"num_slots": len(self.indices), "num_ahead": self._most_ahead, **self._source.request("make")}
-        self.process.send({**told, "slots": [index - self.indices[0] for index in self._making]})
+        told = {"num_slots": len(self.indices), **self._source.request("make")}
+        self.process.send({**told, "slots": self._slots(self._making)})
 
     def finish_making(self) -> dict[str, Any]:
         """Return the description of the requested environments, EnvironmentBuildError if one fails; see `EnvSlot`."""
@@ -202,13 +198,7 @@ class EnvWorker:
         except (workers.RequestError, workers.WorkerError) as error:
             raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}{error.details}") from error
         if self.shared is None:
-            sizes = description, len(self.indices), self._most_ahead
-            self.shared = answers.SharedArrays(self._started.memory, *sizes)
-            self.shared.asked_ahead[:] = 0
-            self.shared.made_ahead[:] = self._shown[:] = 0
-            # Resting env slots will not write their known values again, and a spare's file holds other numbers.
-            for name, values in self.shared.arrays.items():
-                values[:, 0] = self.numbers.get(name, 0)
+            self.shared = answers.SharedArrays(self._started.memory, description, len(self.indices))
         self.held.update(self._making)
         return description
 
@@ -225,69 +215,24 @@ class EnvWorker:
             self._start_again(self._played.keys() - starting.keys(), starting)
             self.ask_resets(starting)
             message, _ = self._started.receive(timeout_s)
-        for name, values in self.numbers.items():
-            values[:] = self.shared.arrays[name][:, 0]
+        self._take_numbers(starting)
         if not self._is_here:
             self._played.update((index, (reset, [])) for index, (reset, _) in starting.items())
         return dict(zip(starting, message["starts"], strict=True))
 
-    def steps_left(self) -> np.ndarray:
-        """Return the number of steps already made ahead for each of its env slots. Shape: (num_slots,)."""
-        return np.zeros_like(self._shown) if self.shared is None else self.shared.made_ahead - self._shown
-
-    def begin_steps(self, actions: np.ndarray, asked: np.ndarray, planned: Mapping[int, np.ndarray]) -> None:
-        """Request a step of this worker's env slots, unless it was made ahead."""
+    def begin_steps(self, actions: np.ndarray, asked: np.ndarray) -> None:
+        """Request a step of this worker's env slots."""
         # Arrays cover all env slots: ``actions`` (num_envs, action_dim), float32, which must not change any more;
-        # ``asked`` (num_envs,), uint8, as in `SharedArrays.asked`; ``planned`` (n, action_dim) each.
-        actions, asked = self._asked = actions[self.places], asked[self.places]
-        if self._most_ahead:
-            # All env slots use up their steps at the same time, so that one message serves all.
-            left = self.steps_left()
-            is_made = (asked != answers.REST) & (left > 0)
-            most = min(self._most_ahead, int(left[is_made].max()) - 1) if is_made.any() else self._most_ahead
-            asked[is_made] = answers.REST
-            self.shared.asked_ahead[:] = 0
-            asking = np.flatnonzero(asked != answers.REST).tolist()
-            self.shared.made_ahead[asking] = self._shown[asking] = 0
-            for slot in asking:
-                told = planned.get(self.indices[slot], actions[:0])[:most]
-                self.shared.asked_ahead[slot] = len(told)
-                self.shared.actions[slot, 1 : 1 + len(told)] = told
-            self._num_ahead = int(self.shared.asked_ahead.sum())
-        self._ask_steps(actions, asked, self._num_ahead)
+        # ``asked`` (num_envs,), uint8, as in `SharedArrays.asked`.
+        self._asked = actions[self.places], asked[self.places]
+        self._ask_steps(*self._asked)
 
     def unanswered(self) -> int | None:
-        """Return a descriptor that becomes readable when the steps are made; None if no answer is pending."""
-        return self.process.unanswered(self._timeout_s) if self.process is not None and self._timeout_s else None
+        """Return a descriptor that becomes readable when the steps are made; None if `finish_steps` would not block."""
+        return self._started.unanswered(self._timeout_s)
 
     def finish_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
         """Write the results of the requested steps of ``moving`` into ``steps``, which covers all env slots."""
-        made = [index for index in moving if self._asked[1][index - self.indices[0]] == answers.REST]
-        if made:
-            # These steps were made with an earlier message.
-            slots = [index - self.indices[0] for index in made]
-            self._shown[slots] += 1
-            numbers, given = self._shown[slots], self._asked[0][slots]
-            planned = self.shared.actions[slots, numbers]
-            if not np.array_equal(planned, given):
-                # The worker may never read the next message.
-                self._is_sound = False
-                raise PolicyError(
-                    f"the policy planned the actions {planned.tolist()}, and gave {given.tolist()}; "
-                    "with steps_per_message its planned actions must stay as they are"
-                )
-            # Only these env slots are read: the worker may be stepping its others.
-            for values in (self.shared.results, *self.shared.arrays.values()):
-                values[slots, 0] = values[slots, numbers]
-            steps.results[made] = self.shared.results[slots, 0]
-            for name, values in self.numbers.items():
-                values[slots] = self.shared.arrays[name][slots, 0]
-            for index in made:
-                self._played[index][1].append(self._asked[0])
-
-        moving = [index for index in moving if index not in made]
-        if not moving:
-            return
         try:
             self._take_steps(moving, steps)
         except workers.WorkerError as error:
@@ -325,18 +270,14 @@ class EnvWorker:
 
     def ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
         """Request new episodes; True: with pictures."""
-        slots = [index - self.indices[0] for index in starting]
-        # Steps made ahead belong to the episodes before.
-        self.shared.made_ahead[slots] = self._shown[slots] = 0
         starts, pictures = ([*each] for each in zip(*starting.values(), strict=True))
-        self._started.send({"request": "reset", "slots": slots, "starts": starts, "pictures": pictures})
+        told = {"slots": self._slots(starting), "starts": starts, "pictures": pictures}
+        self._started.send({"request": "reset", **told})
 
-    def _ask_steps(self, actions: np.ndarray, asked: np.ndarray, num_ahead: int = 0) -> None:
-        num_asked = np.count_nonzero(asked)
-        self._timeout_s = self._options.step_timeout_s * (num_asked + num_ahead) if num_asked else 0.0
-        if num_asked:
-            self.shared.actions[:, 0], self.shared.asked[:] = actions, asked
-            self._started.send({})
+    def _ask_steps(self, actions: np.ndarray, asked: np.ndarray) -> None:
+        self._timeout_s = self._options.step_timeout_s * int(np.count_nonzero(asked))
+        self.shared.actions[:], self.shared.asked[:] = actions, asked
+        self._started.send({})
 
     def _take_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
         notes, _ = self._started.receive(self._timeout_s)
@@ -348,9 +289,8 @@ class EnvWorker:
             else:
                 steps.info_names[index] = note["info_names"]
         # The shared memory holds the numbers, and the notes hold errors and names.
-        steps.results[self.places] = self.shared.results[:, 0]
-        for name, values in self.numbers.items():
-            values[:] = self.shared.arrays[name][:, 0]
+        steps.results[self.places] = self.shared.results
+        self._take_numbers(moving)
         # The actions are stored for a replay, in case the worker dies later in the episode.
         for index in moving:
             if index in steps.failures:
@@ -364,39 +304,32 @@ class EnvWorker:
 
     def _go_on(self, error: workers.WorkerError, moving: Sequence[int], steps: SlotSteps) -> None:
         """Repeat the steps after the process died or did not answer in one of them."""
-        # After steps made ahead no env slot is at fault yet: only the requested steps are repeated.
         steps.failures.update(dict.fromkeys(moving, first_line(error)))
         actions, asked = self._asked
-        playing = [
-            index for index, left in zip(self.indices, self.steps_left(), strict=True) if left > 0 or index in moving
-        ]
+        playing = [*moving]
         while True:
-            if self._num_ahead == 0:
-                failed = self._moving(playing)
-                playing.remove(failed)
-                self._played.pop(failed, None)
-                asked[failed - self.indices[0]] = answers.REST
-            self._num_ahead = 0
+            # The env slot that was moving has failed, and rests from here on.
+            failed = self._moving(playing)
+            playing.remove(failed)
+            self._played.pop(failed, None)
+            asked[failed - self.indices[0]] = answers.REST
             self.close()
             if not playing:
                 return
             try:
                 self._start_again(playing, ())
-                others = [index for index in playing if asked[index - self.indices[0]] != answers.REST]
                 again = replace(steps, failures={})
                 self._ask_steps(actions, asked)
-                if others:
-                    self._take_steps(others, again)
+                self._take_steps(playing, again)
             except workers.WorkerError as error_again:
                 # Another env slot kills the process too: each round drops one.
                 steps.failures[self._moving(playing)] = first_line(error_again)
             except (ArenaError, workers.RequestError) as refusal:
                 _LOG.warning("'%s' failed in env slots %s: %s", self._source.name, playing, refusal)
-                steps.failures.update((index, first_line(error)) for index in playing if index not in moving)
                 self.close()
                 return
             else:
-                for index in others:
+                for index in playing:
                     del steps.failures[index]
                 steps.failures.update(again.failures)
                 return
@@ -424,8 +357,18 @@ class EnvWorker:
                 self._ask_steps(actions, asked)
                 self._started.receive(self._timeout_s)
             for name, values in self.numbers.items():
-                if not np.array_equal(self.shared.arrays[name][slot, 0], values[slot], equal_nan=True):
+                if not np.array_equal(self.shared.arrays[name][slot], values[slot], equal_nan=True):
                     raise ArenaError(f"the episode in env slot {index} does not repeat itself")
+
+    def _slots(self, indices: Iterable[int]) -> list[int]:
+        """Return the worker's own numbers of env slots."""
+        return [index - self.indices[0] for index in indices]
+
+    def _take_numbers(self, indices: Iterable[int]) -> None:
+        """Take over the observations of env slots that have moved; those of others in the shared memory mean nothing."""
+        slots = self._slots(indices)
+        for name, values in self.numbers.items():
+            values[slots] = self.shared.arrays[name][slots]
 
     @property
     def _started(self) -> workers.WorkerProcess | ThisProcess:
@@ -444,13 +387,10 @@ class EnvSlots:
     def __init__(self, source: SlotSource, num_envs: int, options: workers.WorkerOptions | None) -> None:
         self.steps_elsewhere = options is not None  # other processes make the steps
         self._source, self._size = source, options.envs_per_worker if options else num_envs
-        # Workers also make planned steps before the request.
-        self.makes_steps_ahead = options is not None and options.steps_per_message > 1
         # Steps of other env slots before a reset is waited for. A worker answers requests in order, so a step would
         # wait for a reset in the same worker.
         self.steps_while_starting = options.steps_while_starting if options and self._size == 1 else 0
         self._stepping: list[tuple[EnvWorker, list[int]]] = []
-        self._info_names: dict[int, Sequence[str]] = {}
         chunks = [range(first, min(first + self._size, num_envs)) for first in range(0, num_envs, self._size)]
         failures = Failures(source.name)
         self.workers = [EnvWorker(source, options, failures, chunk) for chunk in chunks]
@@ -506,22 +446,16 @@ class EnvSlots:
         self.begin_step(actions, moving, seen)
         return self.finish_step()
 
-    def begin_step(
-        self,
-        actions: np.ndarray,
-        moving: Sequence[int],
-        seen: Container[int] = (),
-        planned: Mapping[int, np.ndarray] | None = None,
-    ) -> None:
+    def begin_step(self, actions: np.ndarray, moving: Sequence[int], seen: Container[int] = ()) -> None:
         """Begin a step of the env slots ``moving`` in all workers at once."""
         # ``actions`` are those of all env slots, (num_envs, action_dim), float32; ``moving`` ascends; ``seen`` are the
-        # env slots whose pictures are wanted; ``planned`` has the next actions of env slots, each (n, action_dim).
+        # env slots whose pictures are wanted.
         # A copy, because a worker of several env slots stores the actions until their episodes end.
         actions, asked = actions.copy(), np.full(len(actions), answers.REST, np.uint8)
         asked[moving] = [answers.MOVE_AND_LOOK if index in seen else answers.MOVE for index in moving]
         self._stepping = self._divided(moving)
         for worker, _ in self._stepping:
-            worker.begin_steps(actions, asked, planned or {})
+            worker.begin_steps(actions, asked)
 
     @property
     def unanswered(self) -> Sequence[int]:
@@ -532,7 +466,7 @@ class EnvSlots:
     def finish_step(self) -> SlotSteps:
         """Return the results of the step that was begun; an error fails only its env slot."""
         results = np.zeros((self.num_envs, answers.num_results(self.description)))
-        steps = SlotSteps(results=results, info_keys=self.description["info_keys"], info_names=self._info_names)
+        steps = SlotSteps(results=results, info_keys=self.description["info_keys"])
         stepping, self._stepping = self._stepping, []
         for worker, part in stepping:
             worker.finish_steps(part, steps)
@@ -542,7 +476,7 @@ class EnvSlots:
         """Return the last observed pictures of an env slot, by term. They change with its next move."""
         worker = self.workers[index // self._size]
         arrays, slot = worker.shared.arrays, index - worker.indices[0]
-        return {name: values[slot, 0] for name, values in arrays.items() if name not in self.numbers}
+        return {name: values[slot] for name, values in arrays.items() if name not in self.numbers}
 
     def render(self, index: int) -> np.ndarray:
         """Return an env slot's own picture, if the description has ``renders``. Shape: (height, width, 3), uint8."""

@@ -55,20 +55,14 @@ REWARD, TERMINATED, TRUNCATED, FIRST_ENTRY = range(4)
 class SharedArrays:
     """Arrays in a file that two readers have mapped."""
 
-    def __init__(
-        self, descriptor: int, description: typing.Mapping[str, typing.Any], num_slots: int, num_ahead: int = 0
-    ) -> None:
-        # ``num_ahead`` is the number of steps that can be made beyond the requested one. So arrays of steps hold
-        # num_steps = 1 + num_ahead for each env slot, and the requested one is the first.
-        steps, terms = (num_slots, 1 + num_ahead), description["observation"]
+    def __init__(self, descriptor: int, description: typing.Mapping[str, typing.Any], num_slots: int) -> None:
+        terms = description["observation"]
         layout: list[tuple[typing.Any, tuple[int, ...]]] = [
             (np.int32, (1,)),  # moving: the env slot that is reset or stepped, else `NO_SLOT`; the culprit of a death
             (np.uint8, (num_slots,)),  # asked
-            (np.int32, (num_slots,)),  # asked_ahead: steps beyond the requested one
-            (np.int32, (num_slots,)),  # made_ahead: steps of those made so far
-            (np.float32, (*steps, len(description["action_low"]))),  # actions
-            (np.float64, (*steps, num_results(description))),  # results
-            *((np.uint8 if term["image"] else np.float32, (*steps, *term["shape"])) for term in terms.values()),
+            (np.float32, (num_slots, len(description["action_low"]))),  # actions
+            (np.float64, (num_slots, num_results(description))),  # results
+            *((np.uint8 if term["image"] else np.float32, (num_slots, *term["shape"])) for term in terms.values()),
         ]
         sizes = [int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for dtype, shape in layout]
         *begins, num_bytes = itertools.accumulate((-(-size // 64) * 64 for size in sizes), initial=0)
@@ -77,14 +71,14 @@ class SharedArrays:
             os.ftruncate(descriptor, num_bytes)
         memory, places = mmap.mmap(descriptor, num_bytes), zip(layout, begins)  # noqa: B905  Python 3.9 has no strict
         arrays = [np.ndarray(shape, dtype, memory, begin) for (dtype, shape), begin in places]
-        self.moving, self.asked, self.asked_ahead, self.made_ahead, self.actions, self.results, *shown = arrays
+        self.moving, self.asked, self.actions, self.results, *shown = arrays
         # Observations by term.
         self.arrays: dict[str, np.ndarray] = dict(zip(terms, shown))  # noqa: B905  Python 3.9 has no strict
 
-    def put(self, slot: int, observation: typing.Mapping[str, np.ndarray], number: int = 0) -> None:
+    def put(self, slot: int, observation: typing.Mapping[str, np.ndarray]) -> None:
         """Write an env slot's observation of a step or a reset; missing terms keep their values."""
         for name, value in observation.items():
-            self.arrays[name][slot, number] = value
+            self.arrays[name][slot] = value
 
 
 def num_results(description: typing.Mapping[str, typing.Any]) -> int:
@@ -107,9 +101,7 @@ class Answers:
         self._shared: typing.Any = None
         self._slots: dict[int, env_slot.EnvSlot] = {}
         self._description: dict = {}
-        self._made_by: dict = {}
-        # Errors of env slots in steps ahead that are not requested yet.
-        self._raised: dict[int, dict] = {}
+        self._num_slots = 0
 
     def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
         """Return the message and arrays of the answer to a request."""
@@ -134,7 +126,7 @@ class Answers:
             if request == "make":
                 made = [self._made(message) for _ in message["slots"]]
                 self._slots.update(zip(message["slots"], made))  # noqa: B905  Python 3.9 has none
-                self._made_by = message
+                self._num_slots = message["num_slots"]
                 if self._alone:
                     # Imported objects never become garbage, and a scan of them takes as long as many steps.
                     gc.freeze()
@@ -144,8 +136,6 @@ class Answers:
                     self._description = {**made[0].description(), "versions": told, **drawn_with}
                 return self._description, {}
             if request == "forget":
-                if self._raised:
-                    raise RuntimeError("an environment raised, and may have left this process in any state")
                 self.close()
                 gc.unfreeze()
                 gc.collect()
@@ -172,8 +162,6 @@ class Answers:
         return env_slot.EnvSlot(environment, *told, checks_ranges=message["checks_ranges"])
 
     def _reset(self, slot: int, start: dict, *, pictures: bool) -> dict:
-        if self._raised.pop(slot, None):
-            self._slots[slot] = self._made(self._made_by)
         began_s = time.perf_counter()
         observation, words = self._moving(slot).reset(**start, pictures=pictures)
         self._shared.put(slot, observation)
@@ -185,36 +173,21 @@ class Answers:
 
     def _step(self, slot: int, asked: int) -> dict:
         """Make a step, show its results, and return further notes on it."""
-        if slot in self._raised:
+        environment = self._moving(slot)
+        try:
+            observation, results, names = environment.step(self._shared.actions[slot], pictures=asked == MOVE_AND_LOOK)
+        except self._caught as error:
+            # The other env slots go on. The state is unknown after an error, so the environment is not closed either.
             del self._slots[slot]
-            return self._raised.pop(slot)
-        # The requested step, then those that follow it, until the episode ends.
-        names, looks = None, asked == MOVE_AND_LOOK
-        environment, actions = self._moving(slot), self._shared.actions[slot]
-        for number in range(1 + int(self._shared.asked_ahead[slot])):
-            try:
-                observation, results, names = environment.step(actions[number], pictures=looks and number == 0)
-            except self._caught as error:
-                if number == 0:
-                    # The other env slots go on. The state is unknown after an error, so the environment is not closed
-                    # either.
-                    del self._slots[slot]
-                    return self._told(error)
-                # Reported with the answer to that step.
-                self._raised[slot] = self._told(error)
-                break
-            self._shared.put(slot, observation, number)
-            self._shared.results[slot, number] = results
-            self._shared.made_ahead[slot] = number
-            if results[TERMINATED] or results[TRUNCATED]:
-                break
+            return self._told(error)
+        self._shared.put(slot, observation)
+        self._shared.results[slot] = results
         return {} if names is None else {"info_names": names}
 
     def _moving(self, slot: int) -> env_slot.EnvSlot:
         """Mark an env slot as moving, and return its environment."""
         if self._shared is None:
-            told = self._description, self._made_by["num_slots"], self._made_by.get("num_ahead", 0)
-            self._shared = SharedArrays(self._memory, *told)
+            self._shared = SharedArrays(self._memory, self._description, self._num_slots)
         self._shared.moving[0] = slot
         return self._slots[slot]
 

@@ -69,7 +69,7 @@ def test_pictures_that_nobody_wants_do_not_travel(memory):
     for pictures, clock_shown in ((False, 0), (True, 2)):
         assert asked.step(pictures=pictures) == {}
         assert (asked.shared.arrays["eye.front"] == clock_shown).all()
-    assert asked.shared.arrays["numbers"][0, 0, 1] == 2
+    assert asked.shared.arrays["numbers"][0, 1] == 2
 
 
 # Actions of any space travel as flat float32; observations are shown as their space declares them, or not at all.
