@@ -365,7 +365,7 @@ class EnvWorker:
         return [index - self.indices[0] for index in indices]
 
     def _take_numbers(self, indices: Iterable[int]) -> None:
-        """Take over the observations of env slots that have moved; those of others in the shared memory mean nothing."""
+        """Take over the observations of env slots that have moved; the shared memory has no others."""
         slots = self._slots(indices)
         for name, values in self.numbers.items():
             values[slots] = self.shared.arrays[name][slots]

@@ -204,10 +204,12 @@ class RobosuiteTask(gymnasium.Env):
                 for name, value in self._shown(task.reset()).items()
             }
         )
+        self._cameras = RobosuiteCameras(task, self._pictures)
+        self._pictures_wanted = True
 
-    def robosuite_cameras(self) -> tuple[typing.Any, list[str]]:
-        """Return the environment whose cameras draw on demand, and its picture observables."""
-        return self.task, self._pictures
+    def draw_pictures(self, wanted: bool) -> None:  # noqa: FBT001  as the hook has it
+        """Set if the pictures of the next reset or step are wanted."""
+        self._pictures_wanted = wanted
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         """Start an episode, which depends on its seed alone."""
@@ -215,11 +217,14 @@ class RobosuiteTask(gymnasium.Env):
         if seed is not None:
             # robosuite passes its generator object on to its parts, so the object itself has to change.
             self.task.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
-        return self._shown(self.task.reset()), {"success": bool(self.task._check_success())}
+        with self._cameras.drawing(self._pictures_wanted):
+            observation = self.task.reset()
+        return self._shown(observation), {"success": bool(self.task._check_success())}
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
         """Make one control step."""
-        observation, reward, _, _ = self.task.step(np.asarray(action, np.float64))
+        with self._cameras.drawing(self._pictures_wanted):
+            observation, reward, _, _ = self.task.step(np.asarray(action, np.float64))
         return self._shown(observation), float(reward), False, False, {"success": bool(self.task._check_success())}
 
     def close(self) -> None:
