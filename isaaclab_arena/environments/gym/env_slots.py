@@ -153,10 +153,9 @@ class EnvWorker:
             variables = tuple(sorted(options.environment_variables.items()))
             self._which = source.kind, source.code, options.interpreter, variables
         self.process: workers.WorkerProcess | ThisProcess | None = None
-        self.shared: Any = None  # `SharedArrays`, once an environment is made
+        self.description: Mapping[str, Any] = {}  # of its environments; see `EnvSlot.description`
+        self.shared: Any = None  # `SharedArrays`, once the process has started
         self.numbers: dict[str, np.ndarray] = {}  # last observations without pictures: its part of `EnvSlots.numbers`
-        self._making: list[int] = []
-        self.held: set[int] = set()  # its env slots that have an environment
         # Of each env slot, its episode for a replay if the worker dies because of another: the reset, and the actions
         # of each step since, for all env slots of the worker, each (num_slots, action_dim).
         self._played: dict[int, tuple[SlotReset, list[np.ndarray]]] = {}
@@ -165,42 +164,45 @@ class EnvWorker:
         self._timeout_s = 0.0  # of the steps under way
         self._is_sound = True
 
-    def begin_making(self, indices: Iterable[int]) -> None:
-        """Request environments in these env slots, if there are any."""
-        self._making = list(indices)
-        if not self._making:
-            return
-        if self.process is None:
-            command = ANSWERS, self._options.interpreter, self._options.environment_variables
-            try:
-                if self._is_here:
-                    self.process = ThisProcess()
-                else:
-                    # A spare process has run such environments. One that has found this environment, and no other, has
-                    # its imports loaded.
-                    finder = workers.which_worker(*command), self._source.request("find")
-                    self.process = (
-                        workers.taken_worker(self._which)
-                        or workers.taken_worker(*finder)
-                        or workers.WorkerProcess(*command)
-                    )
-            except workers.WorkerError as error:
-                raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
-        told = {"num_slots": len(self.indices), **self._source.request("make")}
-        self.process.send({**told, "slots": self._slots(self._making)})
-
-    def finish_making(self) -> dict[str, Any]:
-        """Return the description of the requested environments, EnvironmentBuildError if one fails; see `EnvSlot`."""
-        if not self._making:
-            return {}
+    def begin_start(self) -> None:
+        """Start the process, with an environment in each env slot; in a later one they are made at their resets."""
+        command = ANSWERS, self._options.interpreter, self._options.environment_variables
         try:
-            description, _ = self._started.receive(self._options.start_timeout_s * len(self._making))
+            if self._is_here:
+                self.process = ThisProcess()
+            else:
+                # A spare process has run such environments. One that has found this environment, and no other, has its
+                # imports loaded.
+                finder = workers.which_worker(*command), self._source.request("find")
+                self.process = (
+                    workers.taken_worker(self._which)
+                    or workers.taken_worker(*finder)
+                    or workers.WorkerProcess(*command)
+                )
+        except workers.WorkerError as error:
+            raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
+        num_slots = len(self.indices)
+        sizes = {"num_slots": num_slots, "num_made": 0 if self.description else num_slots}
+        self.process.send({**self._source.request("make"), **sizes})
+
+    def finish_start(self) -> None:
+        """Wait for the process to start, EnvironmentBuildError if an environment cannot be made."""
+        num_slots = len(self.indices)
+        try:
+            description, _ = self._started.receive(self._options.start_timeout_s * num_slots)
         except (workers.RequestError, workers.WorkerError) as error:
             raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}{error.details}") from error
-        if self.shared is None:
-            self.shared = answers.SharedArrays(self._started.memory, description, len(self.indices))
-        self.held.update(self._making)
-        return description
+        self.description = self.description or description
+        self.shared = answers.SharedArrays(self._started.memory, self.description, num_slots)
+
+    def ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
+        """Request new episodes; True: with pictures."""
+        if self.process is None:
+            self.begin_start()
+            self.finish_start()
+        starts, pictures = ([*each] for each in zip(*starting.values(), strict=True))
+        told = {"slots": self._slots(starting), "starts": starts, "pictures": pictures}
+        self._started.send({"request": "reset", **told})
 
     def finish_resets(self) -> dict[int, SlotWords]:
         """Return the results of the resets; RequestError if an environment raises, WorkerError if the worker fails."""
@@ -212,12 +214,11 @@ class EnvWorker:
             if not error.died:
                 raise
             # A process that died between two episodes is replaced without a failed episode.
-            self._start_again(self._played.keys() - starting.keys(), starting)
+            self._start_again(self._played.keys() - starting.keys())
             self.ask_resets(starting)
             message, _ = self._started.receive(timeout_s)
         self._take_numbers(starting)
-        if not self._is_here:
-            self._played.update((index, (reset, [])) for index, (reset, _) in starting.items())
+        self._played.update((index, (reset, [])) for index, (reset, _) in starting.items())
         return dict(zip(starting, message["starts"], strict=True))
 
     def begin_steps(self, actions: np.ndarray, asked: np.ndarray) -> None:
@@ -244,8 +245,8 @@ class EnvWorker:
     ) -> dict[str, np.ndarray]:
         """Return the arrays of the answer to a request, by a worker that is started if it is not running."""
         if self.process is None:
-            self.begin_making(self.indices[:1])
-            self.finish_making()
+            self.begin_start()
+            self.finish_start()
         self._started.send(message, arrays)
         return self._started.receive(self._options.step_timeout_s)[1]
 
@@ -262,17 +263,10 @@ class EnvWorker:
 
     def close(self) -> None:
         """Stop the process, if there is one."""
-        self.held, self.starting = set(), {}
-        self.shared, self._is_sound = None, True
+        self.starting, self.shared, self._is_sound = {}, None, True
         process, self.process = self.process, None
         if process is not None:
             process.close()
-
-    def ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
-        """Request new episodes; True: with pictures."""
-        starts, pictures = ([*each] for each in zip(*starting.values(), strict=True))
-        told = {"slots": self._slots(starting), "starts": starts, "pictures": pictures}
-        self._started.send({"request": "reset", **told})
 
     def _ask_steps(self, actions: np.ndarray, asked: np.ndarray) -> None:
         self._timeout_s = self._options.step_timeout_s * int(np.count_nonzero(asked))
@@ -295,11 +289,10 @@ class EnvWorker:
         for index in moving:
             if index in steps.failures:
                 self._is_sound = False
-                self.held.discard(index)
                 self._played.pop(index, None)
-                if not self.held:  # An environment that raised may have left the process in any state.
+                if not self._played:  # An environment that raised may have left the process in any state.
                     self.close()
-            elif not self._is_here:
+            else:
                 self._played[index][1].append(self._asked[0])
 
     def _go_on(self, error: workers.WorkerError, moving: Sequence[int], steps: SlotSteps) -> None:
@@ -317,7 +310,7 @@ class EnvWorker:
             if not playing:
                 return
             try:
-                self._start_again(playing, ())
+                self._start_again(playing)
                 again = replace(steps, failures={})
                 self._ask_steps(actions, asked)
                 self._take_steps(playing, again)
@@ -339,15 +332,12 @@ class EnvWorker:
         moving = answers.NO_SLOT if self.shared is None else self.indices[0] + int(self.shared.moving[0])
         return moving if moving in indices else next(iter(indices))
 
-    def _start_again(self, playing: Iterable[int], starting: Iterable[int]) -> None:
-        """Restart the process, and replay the episodes of ``playing``; ``starting`` get an environment only."""
+    def _start_again(self, playing: Iterable[int]) -> None:
+        """Restart the process, and replay the episodes of ``playing``."""
         # ArenaError: a replay differs, or an environment cannot be made. RequestError: an environment raises.
         # WorkerError: the new process fails too.
-        playing = sorted(playing)
         self.close()
-        self.begin_making(sorted({*playing, *starting}))
-        self.finish_making()
-        for index in playing:
+        for index in sorted(playing):
             reset, played = self._played[index]
             self.ask_resets({index: (reset, False)})
             self._started.receive(self._options.start_timeout_s)
@@ -396,14 +386,15 @@ class EnvSlots:
         self.workers = [EnvWorker(source, options, failures, chunk) for chunk in chunks]
         try:
             for worker in self.workers:
-                worker.begin_making(worker.indices)
+                worker.begin_start()
             # The other kept workers have answered all questions.
             workers.stop_kept_workers(ANSWERS)
-            self.description = [worker.finish_making() for worker in self.workers][-1]
+            for worker in self.workers:
+                worker.finish_start()
         except ArenaError:
             self.close()
             raise
-        self.num_envs = num_envs
+        self.num_envs, self.description = num_envs, self.workers[0].description
         # Last observations without pictures, by term, each (num_envs, *shape), float32. Resets and steps overwrite
         # them.
         self.numbers = {
@@ -421,14 +412,9 @@ class EnvSlots:
 
     def begin_reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
         """Begin to start episodes in all workers at once; ``seen`` are the env slots whose pictures are wanted."""
-        # EnvironmentBuildError: a new environment cannot be made.
-        asked = [(worker, {index: resets[index] for index in indices}) for worker, indices in self._divided(resets)]
-        for worker, part in asked:
-            worker.begin_making([index for index in part if index not in worker.held])
-        for worker, _ in asked:
-            worker.finish_making()
-        for worker, part in asked:
-            worker.starting = {index: (reset, index in seen) for index, reset in part.items()}
+        # EnvironmentBuildError: a new process cannot be started.
+        for worker, indices in self._divided(resets):
+            worker.starting = {index: (resets[index], index in seen) for index in indices}
             worker.ask_resets(worker.starting)
 
     def finish_reset(self, indices: Sequence[int]) -> dict[int, SlotWords]:

@@ -100,8 +100,7 @@ class Answers:
         self._caught = (Exception,) if alone else (Exception, SystemExit)
         self._shared: typing.Any = None
         self._slots: dict[int, env_slot.EnvSlot] = {}
-        self._description: dict = {}
-        self._num_slots = 0
+        self._recipe: dict = {}  # the request by which environments are made
 
     def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
         """Return the message and arrays of the answer to a request."""
@@ -124,17 +123,13 @@ class Answers:
                 found = source_of(message["kind"]).find(message["name"], message["make_kwargs"])
                 return {**found, "origins": {name: origin(name) for name in found["modules"]}}, {}
             if request == "make":
-                made = [self._made(message) for _ in message["slots"]]
-                self._slots.update(zip(message["slots"], made))  # noqa: B905  Python 3.9 has none
-                self._num_slots = message["num_slots"]
-                if self._alone:
-                    # Imported objects never become garbage, and a scan of them takes as long as many steps.
-                    gc.freeze()
-                if not self._description:
-                    told = versions_of(made[0].environment, alone=self._alone)
-                    drawn_with = rendering.drawn_with() if self._alone else {}
-                    self._description = {**made[0].description(), "versions": told, **drawn_with}
-                return self._description, {}
+                self._recipe = message
+                self._slots = {slot: self._made() for slot in range(message["num_made"])}
+                if not self._slots:
+                    return {}, {}
+                told = versions_of(self._slots[0].environment, alone=self._alone)
+                drawn_with = rendering.drawn_with() if self._alone else {}
+                return {**self._slots[0].description(), "versions": told, **drawn_with}, {}
             if request == "forget":
                 self.close()
                 gc.unfreeze()
@@ -150,18 +145,26 @@ class Answers:
         with contextlib.ExitStack() as closings:
             for slot in self._slots.values():
                 closings.callback(slot.environment.close)
-            self._slots, self._shared, self._description = {}, None, {}
+            self._slots, self._shared = {}, None
 
-    def _made(self, message: dict) -> env_slot.EnvSlot:
-        make, generators = source_of(message["kind"]).make, env_slot.OwnGenerators()
+    def _made(self) -> env_slot.EnvSlot:
+        recipe, generators = self._recipe, env_slot.OwnGenerators()
         with generators:
-            environment = make(message["name"], dict(message["make_kwargs"]), message["max_episode_length"])
+            make, kwargs = source_of(recipe["kind"]).make, dict(recipe["make_kwargs"])
+            environment = make(recipe["name"], kwargs, recipe["max_episode_length"])
+        told = recipe["info_keys"], recipe["instruction_key"], generators
+        made = env_slot.EnvSlot(environment, *told, checks_ranges=recipe["checks_ranges"])
         if self._alone:
             rendering.keep_robosuite_apart()
-        told = message["info_keys"], message["instruction_key"], generators
-        return env_slot.EnvSlot(environment, *told, checks_ranges=message["checks_ranges"])
+            # Imported objects never become garbage, and a scan of them takes as long as many steps.
+            gc.freeze()
+        if self._shared is None:
+            self._shared = SharedArrays(self._memory, made.description(), recipe["num_slots"])
+        return made
 
     def _reset(self, slot: int, start: dict, *, pictures: bool) -> dict:
+        if slot not in self._slots:
+            self._slots[slot] = self._made()
         began_s = time.perf_counter()
         observation, words = self._moving(slot).reset(**start, pictures=pictures)
         self._shared.put(slot, observation)
@@ -186,8 +189,6 @@ class Answers:
 
     def _moving(self, slot: int) -> env_slot.EnvSlot:
         """Mark an env slot as moving, and return its environment."""
-        if self._shared is None:
-            self._shared = SharedArrays(self._memory, self._description, self._num_slots)
         self._shared.moving[0] = slot
         return self._slots[slot]
 

@@ -32,11 +32,11 @@ from tests.environments.gym.gym_fakes import ID
 class Asked:
     """What a worker would answer with, around the fake environment, and the arrays that it shows."""
 
-    def __init__(self, memory: int, **make_kwargs) -> None:
+    def __init__(self, memory: int, num_slots: int = 1, **make_kwargs) -> None:
         self.answers = Answers(memory, lambda error: {"error": str(error)})
-        self.request = SlotSource(kind="gym", name=ID, make_kwargs=make_kwargs).request("make")
-        description = self.ask({**self.request, "slots": [0], "num_slots": 1})
-        self.shared = SharedArrays(memory, description, 1)
+        request = SlotSource(kind="gym", name=ID, make_kwargs=make_kwargs).request("make")
+        description = self.ask({**request, "num_slots": num_slots, "num_made": num_slots})
+        self.shared = SharedArrays(memory, description, num_slots)
         self.ask({"request": "reset", "slots": [0], "starts": [{"seed": 1, "options": None}], "pictures": [True]})
 
     def ask(self, message: Mapping) -> dict:
@@ -56,8 +56,7 @@ def memory() -> Iterator[int]:
 
 
 def test_all_environments_are_closed_also_if_one_of_them_raises(memory):
-    asked = Asked(memory, misbehaviour="raise_at_close")
-    asked.ask({**asked.request, "slots": [1, 2], "num_slots": 3})
+    asked = Asked(memory, num_slots=3, misbehaviour="raise_at_close")
     gym_fakes.CLOSED.clear()
     with pytest.raises(OSError, match="the door is stuck"):
         asked.answers.close()
