@@ -62,8 +62,9 @@ class WorkerError(Exception):
 class RequestError(Exception):
     """The worker is well, but the request raised an error in it."""
 
-    def __init__(self, message: str, *, kind: str, traceback: str) -> None:
+    def __init__(self, message: str, *, words: str, kind: str, traceback: str) -> None:
         super().__init__(message)
+        self.words = words  # the message without the error's type
         self.kind = kind  # `import` and `lookup` for errors of these families, `other` for the rest
         self.traceback = traceback  # the worker's own traceback
         self.details = f"\n{traceback}"  # continues the message
@@ -160,7 +161,8 @@ class WorkerProcess:
         except (program.FrameError, ValueError, KeyError, TypeError) as error:
             raise self._failure(f"answered nonsense ({error})") from error
         if "error" in message:
-            raise RequestError(message["error"], kind=message["kind"], traceback=message["traceback"])
+            told = {name: message[name] for name in ("words", "kind", "traceback")}
+            raise RequestError(message["error"], **told)
         return message, arrays
 
     def unanswered(self, timeout_s: float) -> int | None:

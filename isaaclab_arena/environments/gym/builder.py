@@ -192,7 +192,9 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             question, timeout_s = self._source(config).request("find"), config.start_timeout_s
             return workers.ask_kept_worker(ANSWERS, config.interpreter, variables, question, timeout_s)[0]
         except workers.RequestError as error:
-            raise FAMILIES.get(error.kind, workers.WorkerError)(str(error)) from error
+            if error.kind in FAMILIES:
+                raise FAMILIES[error.kind](error.words) from error
+            raise workers.WorkerError(str(error)) from error
 
     def _source(self, config: _Config) -> SlotSource:
         success_keys = () if config.success_key is None else (config.success_key,)

@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import traceback
 from collections import Counter
 from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from isaaclab_arena import workers
 from isaaclab_arena.environments.gym.worker import answers
 from isaaclab_arena.environments.gym.worker.env_slot import others_kept
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
+from isaaclab_arena.workers import program
 
 ANSWERS = Path(__file__).parent / "worker" / "answers.py"  # the program of workers that hold env slots
 
@@ -110,11 +110,7 @@ class ThisProcess:
     def __init__(self) -> None:
         self._memory_file, self.pid = workers.memory_file(), os.getpid()
         self.memory = self._memory_file.fileno()
-        self._answers = answers.Answers(
-            self.memory,
-            lambda error: {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()},
-            alone=False,
-        )
+        self._answers = answers.Answers(self.memory, program.told, alone=False)
         self._asked: tuple[Mapping[str, Any], Mapping[str, np.ndarray]] = {}, {}
 
     def send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:

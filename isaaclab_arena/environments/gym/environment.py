@@ -364,7 +364,7 @@ class GymEnvironment(Environment, Background):
             return worker.asked({"request": "expert", "task": task}, {"observations": observations})["actions"]
         except (RequestError, WorkerError) as error:
             if isinstance(error, RequestError) and error.kind in FAMILIES:
-                raise FAMILIES[error.kind](str(error)) from error
+                raise FAMILIES[error.kind](error.words) from error
             raise ArenaError(f"the expert for '{task}' failed: {error}{error.details}") from error
 
     def provenance(self) -> Mapping[str, str]:

@@ -76,15 +76,20 @@ def test_a_worker_that_is_killed_costs_one_episode_and_the_others_are_the_same(h
     assert {**killer.steps, error: None} == {**here, error: None}
 
 
-@pytest.mark.parametrize("misbehaviour", ["raise", "die"])
-def test_an_environment_that_fails_costs_its_own_episode(misbehaviour):
+@pytest.mark.parametrize(
+    ("misbehaviour", "error"),
+    [
+        ("raise", "OSError: the floor gave way"),
+        ("look_up", "KeyError: 'gripper'"),
+        ("die", "the worker died with exit code 3"),
+    ],
+)
+def test_an_environment_that_fails_costs_its_own_episode(misbehaviour, error):
     kwargs = {"misbehaviour": misbehaviour, "only_odd": True, "at_step": 3}
     records = run(num_envs=3, num_episodes=4, make_kwargs=kwargs, envs_per_worker=3, **IN_WORKERS)
     odd = {index for index, record in run(num_episodes=4).items() if record.length % 2}
     assert {index for index, record in records.items() if record.outcome is Outcome.ERROR} == odd
-    assert {record.error for record in records.values() if record.error} == {
-        {"raise": "OSError: the floor gave way", "die": "the worker died with exit code 3"}[misbehaviour]
-    }
+    assert {record.error for record in records.values() if record.error} == {error}
 
 
 def test_an_environment_that_hangs_costs_its_own_episode():
