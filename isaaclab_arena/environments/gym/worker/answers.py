@@ -11,6 +11,7 @@ import mmap
 import os
 import pathlib
 import platform
+import subprocess
 import sys
 import time
 import types
@@ -249,31 +250,15 @@ def revision(package: str) -> str | None:
     file = getattr(sys.modules.get(package), "__file__", None)
     if file is None or {"site-packages", "dist-packages"} & set(pathlib.Path(file).parts):
         return None
-    checkouts = [each for each in pathlib.Path(file).resolve().parents if (each / ".git").exists()]
-    return commit_at(checkouts[0]) if checkouts else None
+    return commit_at(pathlib.Path(file).resolve().parent)
 
 
 def commit_at(checkout: pathlib.Path) -> str | None:
-    """Return the commit of a checkout, worktree or submodule, without later changes; None if it is unknown."""
-    git = checkout / ".git"
-    try:
-        if git.is_file():
-            git = checkout / git.read_text().strip()[len("gitdir: ") :]
-        head = (git / "HEAD").read_text().strip()
-        if not head.startswith("ref: "):
-            return head or None
-        # A worktree shares the branches of its repository.
-        common = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
-        branch = head[len("ref: ") :]
-        for place in (git, common):
-            if (place / branch).is_file():
-                return (place / branch).read_text().strip()
-            packed = (place / "packed-refs").read_text().splitlines() if (place / "packed-refs").is_file() else []
-            found = [line.split()[0] for line in packed if line.endswith(f" {branch}")]
-            if found:
-                return found[0]
-    except OSError:
-        pass
+    """Return the commit of the checkout around a directory, without later changes; None if Git does not know it."""
+    # The checkout may belong to another user; to name its commit runs nothing of it.
+    command = ["git", "-c", "safe.directory=*", "-C", str(checkout), "rev-parse", "--quiet", "--verify", "HEAD"]
+    with contextlib.suppress(OSError):
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None  # noqa: S603
     return None
 
 
