@@ -56,16 +56,6 @@ cores that never wait reach 0.75 with 0.25 CPU ms a step. What is left is to wak
 that looks at every observation needs each of them."""
 
 
-PLANNED_TEXT = """\
-
-
-`random_action` has drawn up to 64 actions beforehand, as a plain loop's need no observation either. With
-`steps_per_message` a worker gets several of them at once, makes these steps, and this process takes them one by one, in
-the same loop, with the same bytes. So this is what holds for policies that plan: those that play chunks of that many
-actions, recordings, actions at random. A policy that looks at every observation gets what the first line of workers
-shows."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options(PageOptions):
     """Options of the program."""
@@ -75,7 +65,6 @@ class Options(PageOptions):
     num_envs: int = 8  # Env slots of this program.
     pusht_steps: int = 4800  # Steps of all env slots together in each measurement.
     lift_steps: int = 160  # The same for Lift.
-    planned: bool = False  # Only PushT with several steps for each message, on a page of its own.
     rounds: int = 3  # Rounds, each of which measures everything in turn.
 
 
@@ -114,22 +103,18 @@ class Division:
     num_envs: int  # Env slots.
     per_worker: int  # Env slots of a worker.
     groups: int = 1  # Groups that take turns.
-    steps_per_message: int = 1  # Steps that a worker makes at once at most.
 
     @property
     def label(self) -> str:
         """Name of the division in the table."""
         pipeline = f", --pipeline {self.groups}" if self.groups > 1 else ""
-        ahead = f", steps_per_message {self.steps_per_message}" if self.steps_per_message > 1 else ""
-        return f"{self.num_envs} env slots, {self.per_worker} in each worker{pipeline}{ahead}"
+        return f"{self.num_envs} env slots, {self.per_worker} in each worker{pipeline}"
 
 
 def in_workers(kind: str, python: str, num_steps: int, division: Division) -> Measured:
     """Run a job's loop with random actions in workers, in groups of env slots that take turns."""
     (name, arguments), groups, num_envs = ENVIRONMENTS[kind], division.groups, division.num_envs
     told = {"python": python, "envs_per_worker": division.per_worker, **arguments}
-    if division.steps_per_message > 1:
-        told["steps_per_message"] = division.steps_per_message
     environments = [build(name, size, **told) for size in group_sizes(num_envs, groups)]
     workers = children()
     policies = [make_policy("random_action") for _ in environments]
@@ -181,9 +166,6 @@ def in_rounds(kind: str, python: str, num_steps: int, options: Options) -> dict[
     share = max(1, num_envs // num_cores)
     few = [Division(num_envs=num_envs, per_worker=size, groups=groups) for size in (1, share) for groups in (1, 2)]
     many = [Division(num_envs=n * num_envs, per_worker=n * share) for n in ((2, 4, 8) if kind == "pusht" else ())]
-    if options.planned:
-        few = [Division(num_envs=num_envs, per_worker=share, steps_per_message=n) for n in (1, 4, 8, 16)]
-        many = []
     found: dict[str, list[Measured]] = {}
     for _ in range(options.rounds):
         found.setdefault("plain loops, one on each core", []).append(plain_loops(kind, python, num_steps))
@@ -195,10 +177,7 @@ def in_rounds(kind: str, python: str, num_steps: int, options: Options) -> dict[
 
 def main(options: Options) -> None:
     """Measure, and write the page."""
-    name, title = "worker_throughput", "Workers beside plain loops"
-    if options.planned:
-        name, title = f"{name}_planned", f"{title}, with actions that are planned"
-    page = Page(name, title, options)
+    page = Page("worker_throughput", "Workers beside plain loops", options)
     tables = []
     for kind, python, num_steps in (
         ("pusht", options.pusht_python, options.pusht_steps),
@@ -221,8 +200,7 @@ def main(options: Options) -> None:
             ratios = f"{median(by_wall):.2f}", f"{best.cpu_ms:.2f}", f"{own_ms:.2f}", f"{median(by_cpu):.2f}"
             table.add(label, f"{fastest:.0f}", *ratios, f"{best.memory_bytes / 2**20:.0f}")
         tables.append(table)
-    about_pusht = PLANNED_TEXT if options.planned else PUSHT_TEXT
-    page.write(TEXT + (about_pusht if options.pusht_python else ""), *tables)
+    page.write(TEXT + (PUSHT_TEXT if options.pusht_python else ""), *tables)
 
 
 if __name__ == "__main__":

@@ -319,8 +319,6 @@ class EpisodeLoop:
         self._observation: Observation = {}
         # Env slots at rest whose last observation holds NaN or infinity.
         self._unsound: set[int] = set()
-        # Work elsewhere in which steps planned by the policy may go ahead; None if one of them does not plan.
-        self._steps_ahead = background_of(environment) if "planned" in policy.offers else None
         self.pictures = Readers(environment, policy, observers, stopwatch)
         self.episodes = RunningEpisodes(environment.num_envs, environment.device, environment.action_spec)
 
@@ -409,10 +407,6 @@ class EpisodeLoop:
             }
         answer = self.pictures.ask_policy(shown, self.episodes.running, self.episodes.num_running)
         self.episodes.note(answer.action)
-        background = self._steps_ahead
-        if background is not None:
-            with self.measure(Phase.POLICY):
-                background.plan_steps({env_id: self._policy.planned(env_id) for env_id in background.unplanned()})
         return answer
 
     def finish_step(self, answer: PolicyAnswer, step: Step) -> Sequence[int]:

@@ -439,13 +439,6 @@ class Background(ABC):
         """Wait for the resets of these env slots, ascending, and return the observation of all; others may go on."""
         raise NotImplementedError
 
-    def unplanned(self) -> Sequence[int]:
-        """Return the running env slots whose next steps may be made before they are asked for, if they are planned."""
-        return ()
-
-    def plan_steps(self, planned: Mapping[int, torch.Tensor]) -> None:
-        """Take, before a step, the actions (n, action_dim) that will follow its own, by env slot out of `unplanned`."""
-
 
 def background_of(environment: Any) -> Background | None:
     """Return an environment's work elsewhere, None without; an environment may use the name for something else."""

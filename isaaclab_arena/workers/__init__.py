@@ -33,7 +33,6 @@ class WorkerOptions:
     python: str | None = None  # interpreter of the environment's worker processes; this process by default
     environment_variables: dict[str, str] = field(default_factory=dict)  # of workers, beside this process's
     envs_per_worker: Count = 1  # env slots in each worker process
-    steps_per_message: Count = 1  # steps that a worker makes at once at most, if a policy has planned its actions
     steps_while_starting: NotNegative = 0  # control steps of other env slots before the reset of one is waited for
     start_timeout_s: Positive = 300.0  # limit of a worker's time to make or reset an environment [s]
     step_timeout_s: Positive = 60.0  # limit of a worker's time for a step [s]
@@ -63,8 +62,9 @@ class WorkerError(Exception):
 class RequestError(Exception):
     """The worker is well, but the request raised an error in it."""
 
-    def __init__(self, message: str, *, kind: str, traceback: str) -> None:
+    def __init__(self, message: str, *, words: str, kind: str, traceback: str) -> None:
         super().__init__(message)
+        self.words = words  # the message without the error's type
         self.kind = kind  # `import` and `lookup` for errors of these families, `other` for the rest
         self.traceback = traceback  # the worker's own traceback
         self.details = f"\n{traceback}"  # continues the message
@@ -161,7 +161,8 @@ class WorkerProcess:
         except (program.FrameError, ValueError, KeyError, TypeError) as error:
             raise self._failure(f"answered nonsense ({error})") from error
         if "error" in message:
-            raise RequestError(message["error"], kind=message["kind"], traceback=message["traceback"])
+            told = {name: message[name] for name in ("words", "kind", "traceback")}
+            raise RequestError(message["error"], **told)
         return message, arrays
 
     def unanswered(self, timeout_s: float) -> int | None:

@@ -160,10 +160,10 @@ def main(memory: int, file: str) -> None:
 
 
 def told(error: BaseException) -> dict[str, str]:
-    """Return an error as a message: its words, its family, and where it was raised."""
+    """Return an error as a message: its type and words, its family, and where it was raised."""
     kind = "import" if isinstance(error, ImportError) else "lookup" if isinstance(error, LookupError) else "other"
-    text = str(error) if kind != "other" else f"{type(error).__name__}: {error}"
-    return {"error": text, "kind": kind, "traceback": traceback.format_exc()}
+    text, words = f"{type(error).__name__}: {error}", str(error)
+    return {"error": text, "words": words, "kind": kind, "traceback": traceback.format_exc()}
 
 
 if __name__ == "__main__":

@@ -246,7 +246,14 @@ def _summary(task: Task, embodiments: Sequence[str], objects: Sequence[str]) -> 
 
 
 def _camera_options(config: Any) -> CameraOptions:
-    return config if isinstance(config, CameraOptions) else CameraOptions()
+    if isinstance(config, CameraOptions):
+        return config
+    return _viewport_alone(config) if isinstance(config, ViewportOptions) else CameraOptions()
+
+
+def _viewport_alone(config: ViewportOptions) -> CameraOptions:
+    """Return the options of cameras that no policy sees."""
+    return CameraOptions(viewport_width=config.viewport_width, viewport_height=config.viewport_height)
 
 
 def _backend_choice(config: Any) -> str:
@@ -273,9 +280,7 @@ class FloorEnvironmentBuilder(_SceneBuilder):
 
     def check(self, config: Any) -> None:
         """Raise ConfigError for options that cannot work."""
-        check_camera_options(
-            CameraOptions(viewport_width=config.viewport_width, viewport_height=config.viewport_height)
-        )
+        check_camera_options(_viewport_alone(config))
         self.make_task(config)
 
     def content_sources(self, config: Any) -> ContentSources:
@@ -302,8 +307,7 @@ class FloorEnvironmentBuilder(_SceneBuilder):
         (task, _, model), device = self._compiled(config), torch.device(device)
         choice = _backend_choice(config)
         backend = self.make_backend(model, choice=choice, num_envs=num_envs, device=device, num_threads=num_threads)
-        options = CameraOptions(viewport_width=config.viewport_width, viewport_height=config.viewport_height)
-        cameras = EnvironmentCameras(backend, options, device, num_threads=num_threads)
+        cameras = EnvironmentCameras(backend, _viewport_alone(config), device, num_threads=num_threads)
         return FloorEnvironment(backend=backend, task=task, cameras=cameras, device=device)
 
     def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:

@@ -160,8 +160,6 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
                     f"'{self.name}' starts differently from the same seed, so its episodes cannot be repeated; "
                     "set seeded to false to run it all the same"
                 )
-            if config.steps_per_message > 1 and any(term["image"] for term in described["observation"].values()):
-                raise EnvironmentBuildError(f"'{self.name}' observes pictures; set steps_per_message to 1")
             if config.envs_per_worker > 1 and slots.num_envs > 1:
                 # An environment may behave differently beside another in its process.
                 alone = _shown(slots, reset, num_steps=4)
@@ -194,7 +192,9 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             question, timeout_s = self._source(config).request("find"), config.start_timeout_s
             return workers.ask_kept_worker(ANSWERS, config.interpreter, variables, question, timeout_s)[0]
         except workers.RequestError as error:
-            raise FAMILIES.get(error.kind, workers.WorkerError)(str(error)) from error
+            if error.kind in FAMILIES:
+                raise FAMILIES[error.kind](error.words) from error
+            raise workers.WorkerError(str(error)) from error
 
     def _source(self, config: _Config) -> SlotSource:
         success_keys = () if config.success_key is None else (config.success_key,)
@@ -451,9 +451,6 @@ def _contradictions(config: GymConfig) -> Iterator[Problem]:
         yield Problem("needs python: in this process there are no workers", key="envs_per_worker")
     if config.envs_per_worker > 1 and not config.seeded:
         yield Problem("above 1 needs seeded: episodes are played again when their worker dies", key="envs_per_worker")
-    if config.steps_per_message > 1 and (config.python is None or not config.seeded):
-        message = "above 1 needs python and seeded: workers make the steps, and episodes may be played again"
-        yield Problem(message, key="steps_per_message")
     # A value that a class sets by default is ignored without workers; only an explicit one is refused.
     overlaps = config.steps_while_starting > 0 and config.steps_while_starting != type(config).steps_while_starting
     if overlaps and (config.python is None or config.envs_per_worker > 1):

@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import traceback
 from collections import Counter
 from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,8 @@ import numpy as np
 from isaaclab_arena import workers
 from isaaclab_arena.environments.gym.worker import answers
 from isaaclab_arena.environments.gym.worker.env_slot import others_kept
-from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError, first_line
+from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
+from isaaclab_arena.workers import program
 
 ANSWERS = Path(__file__).parent / "worker" / "answers.py"  # the program of workers that hold env slots
 
@@ -58,8 +58,8 @@ class SlotSteps:
 
     results: np.ndarray  # (num_envs, num_results), float64; see `SharedArrays`
     info_keys: Sequence[str]  # names of the entries of info, in order
-    # env slot -> all names in the info of an episode's last step, the latest one that lacked a key
-    info_names: dict[int, Sequence[str]]
+    # env slot -> all names in the info of an episode's last step, where that lacks a key
+    info_names: dict[int, Sequence[str]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)  # env slot -> its error, in one line
 
     @property
@@ -110,11 +110,7 @@ class ThisProcess:
     def __init__(self) -> None:
         self._memory_file, self.pid = workers.memory_file(), os.getpid()
         self.memory = self._memory_file.fileno()
-        self._answers = answers.Answers(
-            self.memory,
-            lambda error: {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()},
-            alone=False,
-        )
+        self._answers = answers.Answers(self.memory, program.told, alone=False)
         self._asked: tuple[Mapping[str, Any], Mapping[str, np.ndarray]] = {}, {}
 
     def send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
@@ -153,64 +149,56 @@ class EnvWorker:
             variables = tuple(sorted(options.environment_variables.items()))
             self._which = source.kind, source.code, options.interpreter, variables
         self.process: workers.WorkerProcess | ThisProcess | None = None
-        self.shared: Any = None  # `SharedArrays`, once an environment is made
+        self.description: Mapping[str, Any] = {}  # of its environments; see `EnvSlot.description`
+        self.shared: Any = None  # `SharedArrays`, once the process has started
         self.numbers: dict[str, np.ndarray] = {}  # last observations without pictures: its part of `EnvSlots.numbers`
-        self._making: list[int] = []
-        self.held: set[int] = set()  # its env slots that have an environment
         # Of each env slot, its episode for a replay if the worker dies because of another: the reset, and the actions
         # of each step since, for all env slots of the worker, each (num_slots, action_dim).
         self._played: dict[int, tuple[SlotReset, list[np.ndarray]]] = {}
         self.starting: dict[int, tuple[SlotReset, bool]] = {}  # resets under way; True: with pictures
         self._asked: tuple[np.ndarray, np.ndarray] = np.zeros(0), np.zeros(0)
-        # Steps made beyond the requested one, from planned actions; an episode's end discards them.
-        self._most_ahead = self._options.steps_per_message - 1
-        self._num_ahead = 0  # requested with the steps under way
-        self._shown = np.zeros(len(indices), np.int32)  # steps made ahead that were requested since, by env slot
         self._timeout_s = 0.0  # of the steps under way
         self._is_sound = True
 
-    def begin_making(self, indices: Iterable[int]) -> None:
-        """Request environments in these env slots, if there are any."""
-        self._making = list(indices)
-        if not self._making:
-            return
-        if self.process is None:
-            command = ANSWERS, self._options.interpreter, self._options.environment_variables
-            try:
-                if self._is_here:
-                    self.process = ThisProcess()
-                else:
-                    # A spare process has run such environments. One that has found this environment, and no other, has
-                    # its imports loaded.
-                    finder = workers.which_worker(*command), self._source.request("find")
-                    self.process = (
-                        workers.taken_worker(self._which)
-                        or workers.taken_worker(*finder)
-                        or workers.WorkerProcess(*command)
-                    )
-            except workers.WorkerError as error:
-                raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
-        told = {"num_slots": len(self.indices), "num_ahead": self._most_ahead, **self._source.request("make")}
-        self.process.send({**told, "slots": [index - self.indices[0] for index in self._making]})
-
-    def finish_making(self) -> dict[str, Any]:
-        """Return the description of the requested environments, EnvironmentBuildError if one fails; see `EnvSlot`."""
-        if not self._making:
-            return {}
+    def begin_start(self) -> None:
+        """Start the process, with an environment in each env slot; in a later one they are made at their resets."""
+        command = ANSWERS, self._options.interpreter, self._options.environment_variables
         try:
-            description, _ = self._started.receive(self._options.start_timeout_s * len(self._making))
+            if self._is_here:
+                self.process = ThisProcess()
+            else:
+                # A spare process has run such environments. One that has found this environment, and no other, has its
+                # imports loaded.
+                finder = workers.which_worker(*command), self._source.request("find")
+                self.process = (
+                    workers.taken_worker(self._which)
+                    or workers.taken_worker(*finder)
+                    or workers.WorkerProcess(*command)
+                )
+        except workers.WorkerError as error:
+            raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}") from error
+        num_slots = len(self.indices)
+        sizes = {"num_slots": num_slots, "num_made": 0 if self.description else num_slots}
+        self.process.send({**self._source.request("make"), **sizes})
+
+    def finish_start(self) -> None:
+        """Wait for the process to start, EnvironmentBuildError if an environment cannot be made."""
+        num_slots = len(self.indices)
+        try:
+            description, _ = self._started.receive(self._options.start_timeout_s * num_slots)
         except (workers.RequestError, workers.WorkerError) as error:
             raise EnvironmentBuildError(f"'{self._source.name}' cannot be made: {error}{error.details}") from error
-        if self.shared is None:
-            sizes = description, len(self.indices), self._most_ahead
-            self.shared = answers.SharedArrays(self._started.memory, *sizes)
-            self.shared.asked_ahead[:] = 0
-            self.shared.made_ahead[:] = self._shown[:] = 0
-            # Resting env slots will not write their known values again, and a spare's file holds other numbers.
-            for name, values in self.shared.arrays.items():
-                values[:, 0] = self.numbers.get(name, 0)
-        self.held.update(self._making)
-        return description
+        self.description = self.description or description
+        self.shared = answers.SharedArrays(self._started.memory, self.description, num_slots)
+
+    def ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
+        """Request new episodes; True: with pictures."""
+        if self.process is None:
+            self.begin_start()
+            self.finish_start()
+        starts, pictures = ([*each] for each in zip(*starting.values(), strict=True))
+        told = {"slots": self._slots(starting), "starts": starts, "pictures": pictures}
+        self._started.send({"request": "reset", **told})
 
     def finish_resets(self) -> dict[int, SlotWords]:
         """Return the results of the resets; RequestError if an environment raises, WorkerError if the worker fails."""
@@ -222,72 +210,26 @@ class EnvWorker:
             if not error.died:
                 raise
             # A process that died between two episodes is replaced without a failed episode.
-            self._start_again(self._played.keys() - starting.keys(), starting)
+            self._start_again(self._played.keys() - starting.keys())
             self.ask_resets(starting)
             message, _ = self._started.receive(timeout_s)
-        for name, values in self.numbers.items():
-            values[:] = self.shared.arrays[name][:, 0]
-        if not self._is_here:
-            self._played.update((index, (reset, [])) for index, (reset, _) in starting.items())
+        self._take_numbers(starting)
+        self._played.update((index, (reset, [])) for index, (reset, _) in starting.items())
         return dict(zip(starting, message["starts"], strict=True))
 
-    def steps_left(self) -> np.ndarray:
-        """Return the number of steps already made ahead for each of its env slots. Shape: (num_slots,)."""
-        return np.zeros_like(self._shown) if self.shared is None else self.shared.made_ahead - self._shown
-
-    def begin_steps(self, actions: np.ndarray, asked: np.ndarray, planned: Mapping[int, np.ndarray]) -> None:
-        """Request a step of this worker's env slots, unless it was made ahead."""
+    def begin_steps(self, actions: np.ndarray, asked: np.ndarray) -> None:
+        """Request a step of this worker's env slots."""
         # Arrays cover all env slots: ``actions`` (num_envs, action_dim), float32, which must not change any more;
-        # ``asked`` (num_envs,), uint8, as in `SharedArrays.asked`; ``planned`` (n, action_dim) each.
-        actions, asked = self._asked = actions[self.places], asked[self.places]
-        if self._most_ahead:
-            # All env slots use up their steps at the same time, so that one message serves all.
-            left = self.steps_left()
-            is_made = (asked != answers.REST) & (left > 0)
-            most = min(self._most_ahead, int(left[is_made].max()) - 1) if is_made.any() else self._most_ahead
-            asked[is_made] = answers.REST
-            self.shared.asked_ahead[:] = 0
-            asking = np.flatnonzero(asked != answers.REST).tolist()
-            self.shared.made_ahead[asking] = self._shown[asking] = 0
-            for slot in asking:
-                told = planned.get(self.indices[slot], actions[:0])[:most]
-                self.shared.asked_ahead[slot] = len(told)
-                self.shared.actions[slot, 1 : 1 + len(told)] = told
-            self._num_ahead = int(self.shared.asked_ahead.sum())
-        self._ask_steps(actions, asked, self._num_ahead)
+        # ``asked`` (num_envs,), uint8, as in `SharedArrays.asked`.
+        self._asked = actions[self.places], asked[self.places]
+        self._ask_steps(*self._asked)
 
     def unanswered(self) -> int | None:
-        """Return a descriptor that becomes readable when the steps are made; None if no answer is pending."""
-        return self.process.unanswered(self._timeout_s) if self.process is not None and self._timeout_s else None
+        """Return a descriptor that becomes readable when the steps are made; None if `finish_steps` would not block."""
+        return self._started.unanswered(self._timeout_s)
 
     def finish_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
         """Write the results of the requested steps of ``moving`` into ``steps``, which covers all env slots."""
-        made = [index for index in moving if self._asked[1][index - self.indices[0]] == answers.REST]
-        if made:
-            # These steps were made with an earlier message.
-            slots = [index - self.indices[0] for index in made]
-            self._shown[slots] += 1
-            numbers, given = self._shown[slots], self._asked[0][slots]
-            planned = self.shared.actions[slots, numbers]
-            if not np.array_equal(planned, given):
-                # The worker may never read the next message.
-                self._is_sound = False
-                raise PolicyError(
-                    f"the policy planned the actions {planned.tolist()}, and gave {given.tolist()}; "
-                    "with steps_per_message its planned actions must stay as they are"
-                )
-            # Only these env slots are read: the worker may be stepping its others.
-            for values in (self.shared.results, *self.shared.arrays.values()):
-                values[slots, 0] = values[slots, numbers]
-            steps.results[made] = self.shared.results[slots, 0]
-            for name, values in self.numbers.items():
-                values[slots] = self.shared.arrays[name][slots, 0]
-            for index in made:
-                self._played[index][1].append(self._asked[0])
-
-        moving = [index for index in moving if index not in made]
-        if not moving:
-            return
         try:
             self._take_steps(moving, steps)
         except workers.WorkerError as error:
@@ -299,8 +241,8 @@ class EnvWorker:
     ) -> dict[str, np.ndarray]:
         """Return the arrays of the answer to a request, by a worker that is started if it is not running."""
         if self.process is None:
-            self.begin_making(self.indices[:1])
-            self.finish_making()
+            self.begin_start()
+            self.finish_start()
         self._started.send(message, arrays)
         return self._started.receive(self._options.step_timeout_s)[1]
 
@@ -317,26 +259,15 @@ class EnvWorker:
 
     def close(self) -> None:
         """Stop the process, if there is one."""
-        self.held, self.starting = set(), {}
-        self.shared, self._is_sound = None, True
+        self.starting, self.shared, self._is_sound = {}, None, True
         process, self.process = self.process, None
         if process is not None:
             process.close()
 
-    def ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
-        """Request new episodes; True: with pictures."""
-        slots = [index - self.indices[0] for index in starting]
-        # Steps made ahead belong to the episodes before.
-        self.shared.made_ahead[slots] = self._shown[slots] = 0
-        starts, pictures = ([*each] for each in zip(*starting.values(), strict=True))
-        self._started.send({"request": "reset", "slots": slots, "starts": starts, "pictures": pictures})
-
-    def _ask_steps(self, actions: np.ndarray, asked: np.ndarray, num_ahead: int = 0) -> None:
-        num_asked = np.count_nonzero(asked)
-        self._timeout_s = self._options.step_timeout_s * (num_asked + num_ahead) if num_asked else 0.0
-        if num_asked:
-            self.shared.actions[:, 0], self.shared.asked[:] = actions, asked
-            self._started.send({})
+    def _ask_steps(self, actions: np.ndarray, asked: np.ndarray) -> None:
+        self._timeout_s = self._options.step_timeout_s * int(np.count_nonzero(asked))
+        self.shared.actions[:], self.shared.asked[:] = actions, asked
+        self._started.send({})
 
     def _take_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
         notes, _ = self._started.receive(self._timeout_s)
@@ -348,55 +279,46 @@ class EnvWorker:
             else:
                 steps.info_names[index] = note["info_names"]
         # The shared memory holds the numbers, and the notes hold errors and names.
-        steps.results[self.places] = self.shared.results[:, 0]
-        for name, values in self.numbers.items():
-            values[:] = self.shared.arrays[name][:, 0]
+        steps.results[self.places] = self.shared.results
+        self._take_numbers(moving)
         # The actions are stored for a replay, in case the worker dies later in the episode.
         for index in moving:
             if index in steps.failures:
                 self._is_sound = False
-                self.held.discard(index)
                 self._played.pop(index, None)
-                if not self.held:  # An environment that raised may have left the process in any state.
+                if not self._played:  # An environment that raised may have left the process in any state.
                     self.close()
-            elif not self._is_here:
+            else:
                 self._played[index][1].append(self._asked[0])
 
     def _go_on(self, error: workers.WorkerError, moving: Sequence[int], steps: SlotSteps) -> None:
         """Repeat the steps after the process died or did not answer in one of them."""
-        # After steps made ahead no env slot is at fault yet: only the requested steps are repeated.
         steps.failures.update(dict.fromkeys(moving, first_line(error)))
         actions, asked = self._asked
-        playing = [
-            index for index, left in zip(self.indices, self.steps_left(), strict=True) if left > 0 or index in moving
-        ]
+        playing = [*moving]
         while True:
-            if self._num_ahead == 0:
-                failed = self._moving(playing)
-                playing.remove(failed)
-                self._played.pop(failed, None)
-                asked[failed - self.indices[0]] = answers.REST
-            self._num_ahead = 0
+            # The env slot that was moving has failed, and rests from here on.
+            failed = self._moving(playing)
+            playing.remove(failed)
+            self._played.pop(failed, None)
+            asked[failed - self.indices[0]] = answers.REST
             self.close()
             if not playing:
                 return
             try:
-                self._start_again(playing, ())
-                others = [index for index in playing if asked[index - self.indices[0]] != answers.REST]
+                self._start_again(playing)
                 again = replace(steps, failures={})
                 self._ask_steps(actions, asked)
-                if others:
-                    self._take_steps(others, again)
+                self._take_steps(playing, again)
             except workers.WorkerError as error_again:
                 # Another env slot kills the process too: each round drops one.
                 steps.failures[self._moving(playing)] = first_line(error_again)
             except (ArenaError, workers.RequestError) as refusal:
                 _LOG.warning("'%s' failed in env slots %s: %s", self._source.name, playing, refusal)
-                steps.failures.update((index, first_line(error)) for index in playing if index not in moving)
                 self.close()
                 return
             else:
-                for index in others:
+                for index in playing:
                     del steps.failures[index]
                 steps.failures.update(again.failures)
                 return
@@ -406,15 +328,12 @@ class EnvWorker:
         moving = answers.NO_SLOT if self.shared is None else self.indices[0] + int(self.shared.moving[0])
         return moving if moving in indices else next(iter(indices))
 
-    def _start_again(self, playing: Iterable[int], starting: Iterable[int]) -> None:
-        """Restart the process, and replay the episodes of ``playing``; ``starting`` get an environment only."""
+    def _start_again(self, playing: Iterable[int]) -> None:
+        """Restart the process, and replay the episodes of ``playing``."""
         # ArenaError: a replay differs, or an environment cannot be made. RequestError: an environment raises.
         # WorkerError: the new process fails too.
-        playing = sorted(playing)
         self.close()
-        self.begin_making(sorted({*playing, *starting}))
-        self.finish_making()
-        for index in playing:
+        for index in sorted(playing):
             reset, played = self._played[index]
             self.ask_resets({index: (reset, False)})
             self._started.receive(self._options.start_timeout_s)
@@ -424,8 +343,18 @@ class EnvWorker:
                 self._ask_steps(actions, asked)
                 self._started.receive(self._timeout_s)
             for name, values in self.numbers.items():
-                if not np.array_equal(self.shared.arrays[name][slot, 0], values[slot], equal_nan=True):
+                if not np.array_equal(self.shared.arrays[name][slot], values[slot], equal_nan=True):
                     raise ArenaError(f"the episode in env slot {index} does not repeat itself")
+
+    def _slots(self, indices: Iterable[int]) -> list[int]:
+        """Return the worker's own numbers of env slots."""
+        return [index - self.indices[0] for index in indices]
+
+    def _take_numbers(self, indices: Iterable[int]) -> None:
+        """Take over the observations of env slots that have moved; the shared memory has no others."""
+        slots = self._slots(indices)
+        for name, values in self.numbers.items():
+            values[slots] = self.shared.arrays[name][slots]
 
     @property
     def _started(self) -> workers.WorkerProcess | ThisProcess:
@@ -444,26 +373,24 @@ class EnvSlots:
     def __init__(self, source: SlotSource, num_envs: int, options: workers.WorkerOptions | None) -> None:
         self.steps_elsewhere = options is not None  # other processes make the steps
         self._source, self._size = source, options.envs_per_worker if options else num_envs
-        # Workers also make planned steps before the request.
-        self.makes_steps_ahead = options is not None and options.steps_per_message > 1
         # Steps of other env slots before a reset is waited for. A worker answers requests in order, so a step would
         # wait for a reset in the same worker.
         self.steps_while_starting = options.steps_while_starting if options and self._size == 1 else 0
         self._stepping: list[tuple[EnvWorker, list[int]]] = []
-        self._info_names: dict[int, Sequence[str]] = {}
         chunks = [range(first, min(first + self._size, num_envs)) for first in range(0, num_envs, self._size)]
         failures = Failures(source.name)
         self.workers = [EnvWorker(source, options, failures, chunk) for chunk in chunks]
         try:
             for worker in self.workers:
-                worker.begin_making(worker.indices)
+                worker.begin_start()
             # The other kept workers have answered all questions.
             workers.stop_kept_workers(ANSWERS)
-            self.description = [worker.finish_making() for worker in self.workers][-1]
+            for worker in self.workers:
+                worker.finish_start()
         except ArenaError:
             self.close()
             raise
-        self.num_envs = num_envs
+        self.num_envs, self.description = num_envs, self.workers[0].description
         # Last observations without pictures, by term, each (num_envs, *shape), float32. Resets and steps overwrite
         # them.
         self.numbers = {
@@ -481,14 +408,9 @@ class EnvSlots:
 
     def begin_reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> None:
         """Begin to start episodes in all workers at once; ``seen`` are the env slots whose pictures are wanted."""
-        # EnvironmentBuildError: a new environment cannot be made.
-        asked = [(worker, {index: resets[index] for index in indices}) for worker, indices in self._divided(resets)]
-        for worker, part in asked:
-            worker.begin_making([index for index in part if index not in worker.held])
-        for worker, _ in asked:
-            worker.finish_making()
-        for worker, part in asked:
-            worker.starting = {index: (reset, index in seen) for index, reset in part.items()}
+        # EnvironmentBuildError: a new process cannot be started.
+        for worker, indices in self._divided(resets):
+            worker.starting = {index: (resets[index], index in seen) for index in indices}
             worker.ask_resets(worker.starting)
 
     def finish_reset(self, indices: Sequence[int]) -> dict[int, SlotWords]:
@@ -506,22 +428,16 @@ class EnvSlots:
         self.begin_step(actions, moving, seen)
         return self.finish_step()
 
-    def begin_step(
-        self,
-        actions: np.ndarray,
-        moving: Sequence[int],
-        seen: Container[int] = (),
-        planned: Mapping[int, np.ndarray] | None = None,
-    ) -> None:
+    def begin_step(self, actions: np.ndarray, moving: Sequence[int], seen: Container[int] = ()) -> None:
         """Begin a step of the env slots ``moving`` in all workers at once."""
         # ``actions`` are those of all env slots, (num_envs, action_dim), float32; ``moving`` ascends; ``seen`` are the
-        # env slots whose pictures are wanted; ``planned`` has the next actions of env slots, each (n, action_dim).
+        # env slots whose pictures are wanted.
         # A copy, because a worker of several env slots stores the actions until their episodes end.
         actions, asked = actions.copy(), np.full(len(actions), answers.REST, np.uint8)
         asked[moving] = [answers.MOVE_AND_LOOK if index in seen else answers.MOVE for index in moving]
         self._stepping = self._divided(moving)
         for worker, _ in self._stepping:
-            worker.begin_steps(actions, asked, planned or {})
+            worker.begin_steps(actions, asked)
 
     @property
     def unanswered(self) -> Sequence[int]:
@@ -532,7 +448,7 @@ class EnvSlots:
     def finish_step(self) -> SlotSteps:
         """Return the results of the step that was begun; an error fails only its env slot."""
         results = np.zeros((self.num_envs, answers.num_results(self.description)))
-        steps = SlotSteps(results=results, info_keys=self.description["info_keys"], info_names=self._info_names)
+        steps = SlotSteps(results=results, info_keys=self.description["info_keys"])
         stepping, self._stepping = self._stepping, []
         for worker, part in stepping:
             worker.finish_steps(part, steps)
@@ -542,7 +458,7 @@ class EnvSlots:
         """Return the last observed pictures of an env slot, by term. They change with its next move."""
         worker = self.workers[index // self._size]
         arrays, slot = worker.shared.arrays, index - worker.indices[0]
-        return {name: values[slot, 0] for name, values in arrays.items() if name not in self.numbers}
+        return {name: values[slot] for name, values in arrays.items() if name not in self.numbers}
 
     def render(self, index: int) -> np.ndarray:
         """Return an env slot's own picture, if the description has ``renders``. Shape: (height, width, 3), uint8."""

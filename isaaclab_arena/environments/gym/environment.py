@@ -128,8 +128,6 @@ INDEX_CONDITION = "gym.episode_index"
 
 RENDER_HINT = "; what it renders can be filmed with make_kwargs: {render_mode: rgb_array} in its arena_env_args"
 
-AHEAD_HINT = "; what it renders can be filmed with steps_per_message: 1 in its arena_env_args"
-
 
 class GymEnvironment(Environment, Background):
     """A batch of single Gymnasium environments, one per env slot, without automatic reset."""
@@ -178,11 +176,10 @@ class GymEnvironment(Environment, Background):
             except ValueError as reason:
                 unclear += f"; '{name}' {reason}"
         self.steps_while_starting = slots.steps_while_starting
-        # With steps made ahead, a rendered picture may belong to a later step.
-        renders = described["renders"] and not slots.makes_steps_ahead
+        renders = described["renders"]
         self.filmable = (*self._layouts, *((specs.VIEWPORT,) if renders else ()))
         self.films_only_drawn = bool(self._layouts)
-        self.filming_hint = unclear + ("" if renders else AHEAD_HINT if described["renders"] else RENDER_HINT)
+        self.filming_hint = unclear + ("" if renders else RENDER_HINT)
         held = described["hold_action"]
         self.hold_action = held if held is None or isinstance(held, str) else tuple(held)
         self._render_s = 0.0
@@ -192,7 +189,6 @@ class GymEnvironment(Environment, Background):
         self._starting: dict[int, tuple[Conditions, bool]] = {}
         self._slots = slots
         self._moving: tuple[list[int], set[int]] | None = None  # env slots of the begun step; those with pictures
-        self._planned: dict[int, np.ndarray] = {}
         self._config, self._facts = config, facts
         self._pictures = SlotPictures(cameras, num_envs, always_drawn=not described["draws_on_demand"])
         self._running = np.zeros(num_envs, bool)
@@ -275,17 +271,6 @@ class GymEnvironment(Environment, Background):
         self.begin_step(action)
         return self.finish_step()
 
-    def unplanned(self) -> Sequence[int]:
-        """Return the running env slots whose next step is not made ahead; none if steps never are."""
-        if not self._slots.makes_steps_ahead:
-            return ()
-        left = [each for worker in self._slots.workers for each in worker.steps_left()]
-        return [index for index in np.flatnonzero(self._running).tolist() if not left[index]]
-
-    def plan_steps(self, planned: Mapping[int, torch.Tensor]) -> None:
-        """Set the actions that follow the next step, by env slot."""
-        self._planned = {slot: actions.to("cpu", torch.float32).numpy() for slot, actions in planned.items()}
-
     @property
     def unanswered(self) -> Sequence[int]:
         """Pipes of workers that have not answered."""
@@ -296,8 +281,7 @@ class GymEnvironment(Environment, Background):
         actions = action.to("cpu", torch.float32).numpy()
         running = np.flatnonzero(self._running).tolist()
         self._moving = running, self._pictures.wanted(running, ~self._running)
-        planned, self._planned = self._planned, {}
-        self._slots.begin_step(actions, *self._moving, planned)
+        self._slots.begin_step(actions, *self._moving)
 
     def finish_step(self) -> Step:
         """Return the step that was begun, RuntimeError if none was."""
@@ -380,7 +364,7 @@ class GymEnvironment(Environment, Background):
             return worker.asked({"request": "expert", "task": task}, {"observations": observations})["actions"]
         except (RequestError, WorkerError) as error:
             if isinstance(error, RequestError) and error.kind in FAMILIES:
-                raise FAMILIES[error.kind](str(error)) from error
+                raise FAMILIES[error.kind](error.words) from error
             raise ArenaError(f"the expert for '{task}' failed: {error}{error.details}") from error
 
     def provenance(self) -> Mapping[str, str]:

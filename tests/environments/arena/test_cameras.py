@@ -1,6 +1,7 @@
 """Cameras of a policy and of films."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras
+from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras, ViewportOptions
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
@@ -155,6 +156,22 @@ def test_films_show_what_policies_would_see_the_viewport_in_its_own_size_and_tel
     assert all((filmed[term] == seen[term].numpy()).all() for term in RGB)
     assert filmed[VIEWPORT].shape == (1, 32, 48, 3)
     assert filmed[VIEWPORT].std() > 20
+
+
+def test_the_viewport_of_options_without_cameras_has_its_own_size():
+    @dataclass(frozen=True, kw_only=True)
+    class Watched(ViewportOptions):
+        embodiment: str = "panda"
+        object: str = "cube"
+        action_mode: str = "ee_delta"
+
+    builder: Any = ENVIRONMENTS.get("lift_object")
+    watched, device = Watched(viewport_width=48, viewport_height=32), torch.device("cpu")
+    env = builder.build(watched, num_envs=1, device=device, num_threads=1)
+    start(env)
+    assert env.film([0], [VIEWPORT])[VIEWPORT].shape == (1, 32, 48, 3)
+    with pytest.raises(ConfigError, match="viewport_width"):
+        builder.check(Watched(viewport_width=0))
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ class DrawEnvironment(gymnasium.Env):
         if misbehaviour == "raise":
             self.broken = True
             raise OSError("the floor gave way")
+        if misbehaviour == "look_up":
+            raise KeyError("gripper")
         if misbehaviour == "die":
             sys.stderr.write("the roof came down\n")
             sys.stderr.flush()

@@ -16,9 +16,8 @@ from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.context import process_is_running
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotSource
-from isaaclab_arena.errors import EnvironmentBuildError, PolicyError
+from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.workers import _KEPT, WorkerOptions, WorkerProcess, spare_workers_kept, stop_kept_workers
 from tests.environments.gym.gym_fakes import ID
@@ -58,12 +57,10 @@ def here():
     [
         {},
         {"envs_per_worker": 2, "pipeline": 2},
-        {"steps_while_starting": 1, "steps_per_message": 3},
+        {"steps_while_starting": 1},
         {"steps_while_starting": 50},
         {"steps_while_starting": 2, "pipeline": 2},
-        {"envs_per_worker": 2, "steps_per_message": 3},
-        {"envs_per_worker": 3, "steps_per_message": 64},
-        {"envs_per_worker": 2, "steps_per_message": 4, "pipeline": 2},
+        {"envs_per_worker": 3},
     ],
     ids=lambda options: " ".join(f"{key}={value}" for key, value in options.items()) or "one each",
 )
@@ -79,30 +76,20 @@ def test_a_worker_that_is_killed_costs_one_episode_and_the_others_are_the_same(h
     assert {**killer.steps, error: None} == {**here, error: None}
 
 
-def test_a_worker_that_is_killed_with_planned_steps_costs_none(here):
-    killer = Killer(at_step=2)
-    records = run(num_envs=3, observer=killer, envs_per_worker=3, steps_per_message=3, **KILLABLE)
-    assert {record.error for record in records.values()} == {None}
-    assert killer.num_steps > 2
-    assert {index: record.length for index, record in records.items()} == {
-        index: len(steps) - 1 for index, steps in here.items()
-    }
-
-
-@pytest.mark.parametrize("misbehaviour", ["raise", "die"])
-def test_an_environment_that_fails_costs_its_own_episode_and_fails_in_a_planned_step_as_in_any(misbehaviour):
-    def told(**options) -> dict[int, tuple[Outcome | None, int, str | None]]:
-        kwargs = {"misbehaviour": misbehaviour, "only_odd": True, "at_step": 3}
-        records = run(num_envs=3, num_episodes=4, make_kwargs=kwargs, envs_per_worker=3, **options, **IN_WORKERS)
-        return {index: (record.outcome, record.length, record.error) for index, record in records.items()}
-
-    expected = told()
+@pytest.mark.parametrize(
+    ("misbehaviour", "error"),
+    [
+        ("raise", "OSError: the floor gave way"),
+        ("look_up", "KeyError: 'gripper'"),
+        ("die", "the worker died with exit code 3"),
+    ],
+)
+def test_an_environment_that_fails_costs_its_own_episode(misbehaviour, error):
+    kwargs = {"misbehaviour": misbehaviour, "only_odd": True, "at_step": 3}
+    records = run(num_envs=3, num_episodes=4, make_kwargs=kwargs, envs_per_worker=3, **IN_WORKERS)
     odd = {index for index, record in run(num_episodes=4).items() if record.length % 2}
-    assert {index for index, (outcome, *_) in expected.items() if outcome is Outcome.ERROR} == odd
-    assert {error for *_, error in expected.values() if error} == {
-        {"raise": "OSError: the floor gave way", "die": "the worker died with exit code 3"}[misbehaviour]
-    }
-    assert told(steps_per_message=8) == expected
+    assert {index for index, record in records.items() if record.outcome is Outcome.ERROR} == odd
+    assert {record.error for record in records.values() if record.error} == {error}
 
 
 def test_an_environment_that_hangs_costs_its_own_episode():
@@ -111,27 +98,6 @@ def test_an_environment_that_hangs_costs_its_own_episode():
     records = run(num_envs=2, num_episodes=2, make_kwargs=kwargs, **options)
     # Two env slots have twice the time.
     assert {record.error for record in records.values()} == {None, "the worker did not answer within 0.6 s"}
-
-
-def test_a_policy_that_gives_other_actions_than_it_planned_is_refused():
-    class Fickle(RandomActionPolicy):
-        def planned(self, env_id: int) -> torch.Tensor:
-            return super().planned(env_id) + 1.0
-
-    with pytest.raises(PolicyError, match="the policy planned"):
-        run(num_envs=2, policy=Fickle(), steps_per_message=3, **IN_WORKERS)
-
-
-def test_where_steps_are_made_ahead_nothing_is_filmed_and_no_pictures_can_be_observed():
-    options = {"make_kwargs": {"render_mode": "rgb_array"}, **IN_WORKERS}
-    with closing(build(**options)) as environment:
-        assert VIEWPORT in environment.filmable
-    with closing(build(steps_per_message=2, **options)) as environment:
-        assert environment.filmable == ()
-        with pytest.raises(KeyError, match="steps_per_message: 1"):
-            environment.film([0], [VIEWPORT])
-    with pytest.raises(EnvironmentBuildError, match="steps_per_message to 1"):
-        build(make_kwargs={"picture": True}, steps_per_message=2, **IN_WORKERS)
 
 
 RESETS = {index: {"seed": index, "options": None} for index in range(2)}

@@ -125,7 +125,7 @@ def test_a_start_that_is_solved_counts_for_nothing_where_the_last_step_decides()
     ("name", "options", "message"),
     [
         (f"gym:{ID}", {"success_key": "succes"}, "did you mean 'success'"),
-        (f"gym:{ID}", {"success_key": "succes", "steps_per_message": 64, **IN_WORKERS}, "did you mean 'success'"),
+        (f"gym:{ID}", {"success_key": "succes", **IN_WORKERS}, "did you mean 'success'"),
         (f"gym:{ID}", {"success_key": "half"}, "neither true nor false"),
         (TELLING, {**TOLD, "success_key": "succes"}, r"episode\.success"),
         (TELLING, {}, "instruction_key: note"),

@@ -200,7 +200,7 @@ DESCRIPTION = {
 
 
 def environment(protocol: Any) -> LiberoEnvironment:
-    slots: Any = SimpleNamespace(num_envs=1, description=DESCRIPTION, steps_while_starting=0, makes_steps_ahead=False)
+    slots: Any = SimpleNamespace(num_envs=1, description=DESCRIPTION, steps_while_starting=0)
     told: Any = {"control_dt": 0.05, "task_name": "bowl", "task_description": "take the bowl", "facts": {}}
     return LiberoEnvironment(slots, LiberoConfig(protocol=protocol), torch.device("cpu"), **told)
 

@@ -11,6 +11,7 @@ import mmap
 import os
 import pathlib
 import platform
+import subprocess
 import sys
 import time
 import types
@@ -55,20 +56,14 @@ REWARD, TERMINATED, TRUNCATED, FIRST_ENTRY = range(4)
 class SharedArrays:
     """Arrays in a file that two readers have mapped."""
 
-    def __init__(
-        self, descriptor: int, description: typing.Mapping[str, typing.Any], num_slots: int, num_ahead: int = 0
-    ) -> None:
-        # ``num_ahead`` is the number of steps that can be made beyond the requested one. So arrays of steps hold
-        # num_steps = 1 + num_ahead for each env slot, and the requested one is the first.
-        steps, terms = (num_slots, 1 + num_ahead), description["observation"]
+    def __init__(self, descriptor: int, description: typing.Mapping[str, typing.Any], num_slots: int) -> None:
+        terms = description["observation"]
         layout: list[tuple[typing.Any, tuple[int, ...]]] = [
             (np.int32, (1,)),  # moving: the env slot that is reset or stepped, else `NO_SLOT`; the culprit of a death
             (np.uint8, (num_slots,)),  # asked
-            (np.int32, (num_slots,)),  # asked_ahead: steps beyond the requested one
-            (np.int32, (num_slots,)),  # made_ahead: steps of those made so far
-            (np.float32, (*steps, len(description["action_low"]))),  # actions
-            (np.float64, (*steps, num_results(description))),  # results
-            *((np.uint8 if term["image"] else np.float32, (*steps, *term["shape"])) for term in terms.values()),
+            (np.float32, (num_slots, len(description["action_low"]))),  # actions
+            (np.float64, (num_slots, num_results(description))),  # results
+            *((np.uint8 if term["image"] else np.float32, (num_slots, *term["shape"])) for term in terms.values()),
         ]
         sizes = [int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for dtype, shape in layout]
         *begins, num_bytes = itertools.accumulate((-(-size // 64) * 64 for size in sizes), initial=0)
@@ -77,14 +72,14 @@ class SharedArrays:
             os.ftruncate(descriptor, num_bytes)
         memory, places = mmap.mmap(descriptor, num_bytes), zip(layout, begins)  # noqa: B905  Python 3.9 has no strict
         arrays = [np.ndarray(shape, dtype, memory, begin) for (dtype, shape), begin in places]
-        self.moving, self.asked, self.asked_ahead, self.made_ahead, self.actions, self.results, *shown = arrays
+        self.moving, self.asked, self.actions, self.results, *shown = arrays
         # Observations by term.
         self.arrays: dict[str, np.ndarray] = dict(zip(terms, shown))  # noqa: B905  Python 3.9 has no strict
 
-    def put(self, slot: int, observation: typing.Mapping[str, np.ndarray], number: int = 0) -> None:
+    def put(self, slot: int, observation: typing.Mapping[str, np.ndarray]) -> None:
         """Write an env slot's observation of a step or a reset; missing terms keep their values."""
         for name, value in observation.items():
-            self.arrays[name][slot, number] = value
+            self.arrays[name][slot] = value
 
 
 def num_results(description: typing.Mapping[str, typing.Any]) -> int:
@@ -106,10 +101,7 @@ class Answers:
         self._caught = (Exception,) if alone else (Exception, SystemExit)
         self._shared: typing.Any = None
         self._slots: dict[int, env_slot.EnvSlot] = {}
-        self._description: dict = {}
-        self._made_by: dict = {}
-        # Errors of env slots in steps ahead that are not requested yet.
-        self._raised: dict[int, dict] = {}
+        self._recipe: dict = {}  # the request by which environments are made
 
     def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
         """Return the message and arrays of the answer to a request."""
@@ -132,20 +124,14 @@ class Answers:
                 found = source_of(message["kind"]).find(message["name"], message["make_kwargs"])
                 return {**found, "origins": {name: origin(name) for name in found["modules"]}}, {}
             if request == "make":
-                made = [self._made(message) for _ in message["slots"]]
-                self._slots.update(zip(message["slots"], made))  # noqa: B905  Python 3.9 has none
-                self._made_by = message
-                if self._alone:
-                    # Imported objects never become garbage, and a scan of them takes as long as many steps.
-                    gc.freeze()
-                if not self._description:
-                    told = versions_of(made[0].environment, alone=self._alone)
-                    drawn_with = rendering.drawn_with() if self._alone else {}
-                    self._description = {**made[0].description(), "versions": told, **drawn_with}
-                return self._description, {}
+                self._recipe = message
+                self._slots = {slot: self._made() for slot in range(message["num_made"])}
+                if not self._slots:
+                    return {}, {}
+                told = versions_of(self._slots[0].environment, alone=self._alone)
+                drawn_with = rendering.drawn_with() if self._alone else {}
+                return {**self._slots[0].description(), "versions": told, **drawn_with}, {}
             if request == "forget":
-                if self._raised:
-                    raise RuntimeError("an environment raised, and may have left this process in any state")
                 self.close()
                 gc.unfreeze()
                 gc.collect()
@@ -160,20 +146,26 @@ class Answers:
         with contextlib.ExitStack() as closings:
             for slot in self._slots.values():
                 closings.callback(slot.environment.close)
-            self._slots, self._shared, self._description = {}, None, {}
+            self._slots, self._shared = {}, None
 
-    def _made(self, message: dict) -> env_slot.EnvSlot:
-        make, generators = source_of(message["kind"]).make, env_slot.OwnGenerators()
+    def _made(self) -> env_slot.EnvSlot:
+        recipe, generators = self._recipe, env_slot.OwnGenerators()
         with generators:
-            environment = make(message["name"], dict(message["make_kwargs"]), message["max_episode_length"])
+            make, kwargs = source_of(recipe["kind"]).make, dict(recipe["make_kwargs"])
+            environment = make(recipe["name"], kwargs, recipe["max_episode_length"])
+        told = recipe["info_keys"], recipe["instruction_key"], generators
+        made = env_slot.EnvSlot(environment, *told, checks_ranges=recipe["checks_ranges"])
         if self._alone:
             rendering.keep_robosuite_apart()
-        told = message["info_keys"], message["instruction_key"], generators
-        return env_slot.EnvSlot(environment, *told, checks_ranges=message["checks_ranges"])
+            # Imported objects never become garbage, and a scan of them takes as long as many steps.
+            gc.freeze()
+        if self._shared is None:
+            self._shared = SharedArrays(self._memory, made.description(), recipe["num_slots"])
+        return made
 
     def _reset(self, slot: int, start: dict, *, pictures: bool) -> dict:
-        if self._raised.pop(slot, None):
-            self._slots[slot] = self._made(self._made_by)
+        if slot not in self._slots:
+            self._slots[slot] = self._made()
         began_s = time.perf_counter()
         observation, words = self._moving(slot).reset(**start, pictures=pictures)
         self._shared.put(slot, observation)
@@ -185,36 +177,19 @@ class Answers:
 
     def _step(self, slot: int, asked: int) -> dict:
         """Make a step, show its results, and return further notes on it."""
-        if slot in self._raised:
+        environment = self._moving(slot)
+        try:
+            observation, results, names = environment.step(self._shared.actions[slot], pictures=asked == MOVE_AND_LOOK)
+        except self._caught as error:
+            # The other env slots go on. The state is unknown after an error, so the environment is not closed either.
             del self._slots[slot]
-            return self._raised.pop(slot)
-        # The requested step, then those that follow it, until the episode ends.
-        names, looks = None, asked == MOVE_AND_LOOK
-        environment, actions = self._moving(slot), self._shared.actions[slot]
-        for number in range(1 + int(self._shared.asked_ahead[slot])):
-            try:
-                observation, results, names = environment.step(actions[number], pictures=looks and number == 0)
-            except self._caught as error:
-                if number == 0:
-                    # The other env slots go on. The state is unknown after an error, so the environment is not closed
-                    # either.
-                    del self._slots[slot]
-                    return self._told(error)
-                # Reported with the answer to that step.
-                self._raised[slot] = self._told(error)
-                break
-            self._shared.put(slot, observation, number)
-            self._shared.results[slot, number] = results
-            self._shared.made_ahead[slot] = number
-            if results[TERMINATED] or results[TRUNCATED]:
-                break
+            return self._told(error)
+        self._shared.put(slot, observation)
+        self._shared.results[slot] = results
         return {} if names is None else {"info_names": names}
 
     def _moving(self, slot: int) -> env_slot.EnvSlot:
         """Mark an env slot as moving, and return its environment."""
-        if self._shared is None:
-            told = self._description, self._made_by["num_slots"], self._made_by.get("num_ahead", 0)
-            self._shared = SharedArrays(self._memory, *told)
         self._shared.moving[0] = slot
         return self._slots[slot]
 
@@ -275,31 +250,15 @@ def revision(package: str) -> str | None:
     file = getattr(sys.modules.get(package), "__file__", None)
     if file is None or {"site-packages", "dist-packages"} & set(pathlib.Path(file).parts):
         return None
-    checkouts = [each for each in pathlib.Path(file).resolve().parents if (each / ".git").exists()]
-    return commit_at(checkouts[0]) if checkouts else None
+    return commit_at(pathlib.Path(file).resolve().parent)
 
 
 def commit_at(checkout: pathlib.Path) -> str | None:
-    """Return the commit of a checkout, worktree or submodule, without later changes; None if it is unknown."""
-    git = checkout / ".git"
-    try:
-        if git.is_file():
-            git = checkout / git.read_text().strip()[len("gitdir: ") :]
-        head = (git / "HEAD").read_text().strip()
-        if not head.startswith("ref: "):
-            return head or None
-        # A worktree shares the branches of its repository.
-        common = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
-        branch = head[len("ref: ") :]
-        for place in (git, common):
-            if (place / branch).is_file():
-                return (place / branch).read_text().strip()
-            packed = (place / "packed-refs").read_text().splitlines() if (place / "packed-refs").is_file() else []
-            found = [line.split()[0] for line in packed if line.endswith(f" {branch}")]
-            if found:
-                return found[0]
-    except OSError:
-        pass
+    """Return the commit of the checkout around a directory, without later changes; None if Git does not know it."""
+    # The checkout may belong to another user; to name its commit runs nothing of it.
+    command = ["git", "-c", "safe.directory=*", "-C", str(checkout), "rev-parse", "--quiet", "--verify", "HEAD"]
+    with contextlib.suppress(OSError):
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None  # noqa: S603
     return None
 
 

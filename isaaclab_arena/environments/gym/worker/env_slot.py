@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import operator
 import random
 import sys
@@ -89,7 +88,6 @@ _SPACES = frozenset({"Box", "Dict", "Discrete", "MultiDiscrete", "MultiBinary", 
 _CONTAINERS = frozenset({"Dict", "Tuple"})
 _NUMBER_KINDS = frozenset("biuf")
 _MISSING = object()
-_NOTHING_TOLD = contextlib.nullcontext()
 
 _OVERSHOOT = 0.1  # how far numbers may lie beyond the declared bounds, as a share of the declared range
 
@@ -118,8 +116,7 @@ class EnvSlot:
         self._generators = generators or OwnGenerators()
         # The instruction is an entry of the reset's ``info``, else an observed text, else an attribute.
         self._instruction_key = instruction_key
-        self._drawing = drawing_of(environment)
-        self._told = self._drawing or (lambda _: _NOTHING_TOLD)
+        self._draw_pictures = draw_pictures_of(environment)
         self._metric_keys = tuple(getattr(environment, "metric_keys", ()))
         # A key such as ``episode.success`` is entry ``success`` of entry ``episode``, unless an entry has that whole
         # name.
@@ -163,7 +160,7 @@ class EnvSlot:
             "nondeterministic": spec is not None and spec.nondeterministic,
             "rates": rates,
             "renders": environment.render_mode == "rgb_array",
-            "draws_on_demand": self._drawing is not None,
+            "draws_on_demand": self._draw_pictures is not None,
             "metric_keys": list(self._metric_keys),
             "info_keys": list(self._info_keys),
             "hold_action": getattr(environment, "hold_action", None),
@@ -176,7 +173,9 @@ class EnvSlot:
         """Start an episode, and return its observation and words; ValueError if the instruction is no text."""
         # The words: the ``instruction``, None without an instruction_key; the wanted numbers that are already in
         # ``info``; and the ``error`` if the observation does not fit its space, which is then NaN and black pictures.
-        with self._told(pictures), self._generators:
+        if self._draw_pictures is not None:
+            self._draw_pictures(pictures)
+        with self._generators:
             random.seed(seed)
             np.random.seed(seed % 2**32)  # noqa: TID251  for environments that draw from nothing else
             torch = _behind_torch()
@@ -225,7 +224,9 @@ class EnvSlot:
         """Make a step of ``action`` (action_dim,), float32; ValueError if the result violates its space."""
         # Returned are the observation, without unwanted pictures; the results, as `SharedArrays.results` has them; and
         # all names in ``info`` if a wanted entry is missing at an episode's last step, else None.
-        with self._told(pictures), self._generators:
+        if self._draw_pictures is not None:
+            self._draw_pictures(pictures)
+        with self._generators:
             answer = self.environment.step(self._actions.native(action))
         if not isinstance(answer, tuple) or len(answer) != 5:
             raise ValueError("step must return observation, reward, terminated, truncated and info, as in Gymnasium")
@@ -261,7 +262,7 @@ class EnvSlot:
             for entry in self._entries:
                 if pictures or not entry.is_picture:
                     arrays[entry.name] = entry.read(observation)
-                elif self._drawing is None:
+                elif self._draw_pictures is None:
                     # The picture exists, so its check must not depend on who looks.
                     entry.read(observation)
         return arrays
@@ -460,42 +461,14 @@ def _number(value: typing.Any, what: str) -> float:
     return float(number.reshape(()))
 
 
-# Tell an environment before each reset and step if its pictures are wanted, if it can skip them.
-
 # Wrappers that `gymnasium.make` adds. Other wrappers may store pictures and show them later.
 _TRANSPARENT = frozenset({"TimeLimit", "OrderEnforcing", "PassiveEnvChecker"})
 
 
-def drawing_of(environment: gymnasium.Env) -> typing.Callable[[bool], contextlib.AbstractContextManager[None]] | None:
-    """Return the context of a reset or step that tells if its pictures are wanted; None if all are drawn."""
+def draw_pictures_of(environment: gymnasium.Env) -> typing.Callable[[bool], None] | None:
+    """Return the hook that tells an environment if the next pictures are wanted; None if it draws all of them."""
     layer: typing.Any = environment
     while type(layer).__name__ in _TRANSPARENT and type(layer).__module__.startswith("gymnasium.wrappers."):
         layer = layer.env
-    # A method of an environment or a wrapper. True: the pictures of the next reset or step are wanted.
-    if callable(getattr(type(layer), "draw_pictures", None)):
-        return lambda wanted: contextlib.nullcontext(layer.draw_pictures(wanted))
-    # A method of an environment around one of robosuite. It returns that one, the observables that are its pictures,
-    # and maybe packages beside robosuite whose observables do not depend on pictures.
-    if callable(getattr(type(layer), "robosuite_cameras", None)):
-        asked = layer.robosuite_cameras()
-    elif _is_robosuite(layer) and kind_of(layer.observation_space) == "Dict":
-        names = [name for name, space in layer.observation_space.spaces.items() if space.dtype == np.uint8]
-        asked = layer.unwrapped, names
-    else:
-        return None
-    # Imported at its first use, because it needs Gymnasium.
-    cameras = importlib.import_module(f"{__package__}.gymnasium_tasks").RobosuiteCameras(*asked)
-    return cameras.drawing if cameras.names else None
-
-
-def _is_robosuite(layer: typing.Any) -> bool:
-    """True for a robosuite environment, if all its layers use robosuite's own step."""
-    inner = layer.unwrapped
-    while True:
-        step, flatten = (getattr(type(layer), name, None) for name in ("step", "_flatten_obs"))
-        methods = (each for each in (step, flatten) if each is not None)
-        if step is None or any(each.__module__.partition(".")[0] != "robosuite" for each in methods):
-            return False
-        if layer is inner:
-            return isinstance(getattr(inner, "_observables", None), dict)
-        layer = layer.env
+    # A method of the environment or of a wrapper, and no attribute that older wrappers pass on.
+    return layer.draw_pictures if callable(getattr(type(layer), "draw_pictures", None)) else None

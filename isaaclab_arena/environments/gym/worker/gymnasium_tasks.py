@@ -8,10 +8,12 @@ import difflib
 import functools
 import importlib
 import importlib.util
+import io
 import json
 import math
 import os
 import pathlib
+import pickle
 import pickletools
 import sys
 import tempfile
@@ -204,10 +206,12 @@ class RobosuiteTask(gymnasium.Env):
                 for name, value in self._shown(task.reset()).items()
             }
         )
+        self._cameras = RobosuiteCameras(task, self._pictures)
+        self._pictures_wanted = True
 
-    def robosuite_cameras(self) -> tuple[typing.Any, list[str]]:
-        """Return the environment whose cameras draw on demand, and its picture observables."""
-        return self.task, self._pictures
+    def draw_pictures(self, wanted: bool) -> None:  # noqa: FBT001  as the hook has it
+        """Set if the pictures of the next reset or step are wanted."""
+        self._pictures_wanted = wanted
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         """Start an episode, which depends on its seed alone."""
@@ -215,11 +219,14 @@ class RobosuiteTask(gymnasium.Env):
         if seed is not None:
             # robosuite passes its generator object on to its parts, so the object itself has to change.
             self.task.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
-        return self._shown(self.task.reset()), {"success": bool(self.task._check_success())}
+        with self._cameras.drawing(self._pictures_wanted):
+            observation = self.task.reset()
+        return self._shown(observation), {"success": bool(self.task._check_success())}
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
         """Make one control step."""
-        observation, reward, _, _ = self.task.step(np.asarray(action, np.float64))
+        with self._cameras.drawing(self._pictures_wanted):
+            observation, reward, _, _ = self.task.step(np.asarray(action, np.float64))
         return self._shown(observation), float(reward), False, False, {"success": bool(self.task._check_success())}
 
     def close(self) -> None:
@@ -314,16 +321,19 @@ class RobosuiteCameras:
         return draw_if_wanted
 
 
-# Read LIBERO's initial states from the files that torch wrote, without torch and without unpickling them.
+# Read LIBERO's initial states from the files that torch wrote, without torch and without the calls of a pickle.
 
 MAX_BYTES = 1 << 28  # larger files are refused; LIBERO's own have 45 kB
 
 _PICKLED = "data.pkl"
-_VALUES = frozenset(
-    {"BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES", "GLOBAL"}
+_INSTRUCTIONS = frozenset(
+    {
+        *("PROTO", "FRAME", "STOP", "MARK", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "BINPUT", "MEMOIZE", "BINGET"),
+        *("NONE", "NEWTRUE", "NEWFALSE", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "BININT", "BININT1"),
+        *("BININT2", "LONG1", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES"),
+    }
 )
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
-_IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
+"""The instructions that a pickle of an array of numbers needs. Others can ask for any memory in a few bytes."""
 
 
 class InitStatesError(ValueError):
@@ -343,11 +353,9 @@ def read_init_states(path: str) -> np.ndarray:
         with pathlib.Path(path).open("rb") as stream:
             data = stream.read(MAX_BYTES)
 
-    # A pickle is a list of instructions: only those that describe an array of numbers are followed, and none is
-    # executed.
     try:
         found = _array(data)
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, EOFError, OverflowError, pickle.PickleError) as error:
         what = str(error) if isinstance(error, (ValueError, TypeError)) else "it is no pickle, or a torn one"
         message = f"'{path}' holds no array of initial states: {what}; fetch the file again"
         raise InitStatesError(message) from error
@@ -357,63 +365,34 @@ def read_init_states(path: str) -> np.ndarray:
     return states
 
 
-class _Call(typing.NamedTuple):
-    """A function call that a pickle requests, which is never made: the function's name, and its arguments."""
+class _Call:
+    """A function call that a pickle requests, which is never made."""
 
-    name: str
-    arguments: tuple
+    def __init__(self, name: str, arguments: tuple) -> None:
+        self.name, self.arguments = name, arguments
+        self.state: typing.Any = ()  # of the object that it would make
 
-
-_GATHERED: dict[str, tuple[int, typing.Callable[[list], typing.Any]]] = {
-    "TUPLE1": (1, tuple),
-    "TUPLE2": (2, tuple),
-    "TUPLE3": (3, tuple),
-    "STACK_GLOBAL": (2, " ".join),
-    "REDUCE": (2, lambda parts: _Call(*parts)),
-}
-"""Instructions that replace the last parts of the stack by one: the number of parts, and the maker of the one."""
+    def __setstate__(self, state: typing.Any) -> None:
+        self.state = state
 
 
-def _described(data: bytes) -> tuple[typing.Any, dict[int, typing.Any]]:
-    """Return the result of a pickle's instructions, and the states given to calls by their `id`, without any call."""
-    stack: list[typing.Any] = []
-    marks: list[int] = []
-    memo: dict[typing.Any, typing.Any] = {}
-    states: dict[int, typing.Any] = {}
-    for opcode, argument, _ in pickletools.genops(data):
-        name = opcode.name
-        if name in _VALUES:
-            stack.append(argument)
-        elif name in _CONSTANTS:
-            stack.append(_CONSTANTS[name])
-        elif name in _GATHERED:
-            count, make = _GATHERED[name]
-            start = len(stack) - count
-            stack[start:] = [make(stack[start:])]
-        elif name == "MARK":
-            marks.append(len(stack))
-        elif name == "TUPLE":
-            start = marks.pop()
-            stack[start:] = [tuple(stack[start:])]
-        elif name in {"BINPUT", "LONG_BINPUT", "MEMOIZE"}:
-            memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
-        elif name in {"BINGET", "LONG_BINGET"}:
-            stack.append(memo[argument])
-        elif name == "BUILD":
-            state = stack.pop()
-            states[id(stack[-1])] = state
-        elif name not in _IGNORED:
-            raise ValueError(f"it has a {name}, which no array of numbers needs")
-    return stack.pop(), states
+class _Described(pickle.Unpickler):
+    """Imports and calls nothing: a `_Call` takes the place of each call."""
+
+    def find_class(self, module: str, name: str) -> typing.Any:
+        return lambda *arguments: _Call(f"{module} {name}", arguments)
 
 
 def _array(data: bytes) -> np.ndarray:
-    """Return the array that a pickle's instructions describe."""
-    call, states = _described(data)
+    """Return the array that a pickle describes."""
+    for opcode, _, _ in pickletools.genops(data):
+        if opcode.name not in _INSTRUCTIONS:
+            raise ValueError(f"it has a {opcode.name}, which no array of numbers needs")
+    call = _Described(io.BytesIO(data)).load()
     name = _called(call)
     if name not in {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}:
         raise ValueError(f"it calls for {name}")
-    _, shape, number_type, in_fortran_order, values = states[id(call)]
+    _, shape, number_type, in_fortran_order, values = call.state
 
     # The type of its numbers, with their byte order.
     if _called(number_type) != "numpy dtype":
@@ -421,7 +400,7 @@ def _array(data: bytes) -> np.ndarray:
     dtype = np.dtype(str(number_type.arguments[0]))
     if dtype.kind not in "fiu":
         raise ValueError(f"it holds {dtype}, and no numbers")
-    if states[id(number_type)][1] == ">":
+    if number_type.state[1] == ">":
         dtype = dtype.newbyteorder(">")
 
     # Pickle protocol 2 has no bytes, and writes them as text.

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,11 +33,11 @@ from tests.environments.gym.gym_fakes import ID
 class Asked:
     """What a worker would answer with, around the fake environment, and the arrays that it shows."""
 
-    def __init__(self, memory: int, **make_kwargs) -> None:
+    def __init__(self, memory: int, num_slots: int = 1, **make_kwargs) -> None:
         self.answers = Answers(memory, lambda error: {"error": str(error)})
-        self.request = SlotSource(kind="gym", name=ID, make_kwargs=make_kwargs).request("make")
-        description = self.ask({**self.request, "slots": [0], "num_slots": 1})
-        self.shared = SharedArrays(memory, description, 1)
+        request = SlotSource(kind="gym", name=ID, make_kwargs=make_kwargs).request("make")
+        description = self.ask({**request, "num_slots": num_slots, "num_made": num_slots})
+        self.shared = SharedArrays(memory, description, num_slots)
         self.ask({"request": "reset", "slots": [0], "starts": [{"seed": 1, "options": None}], "pictures": [True]})
 
     def ask(self, message: Mapping) -> dict:
@@ -56,8 +57,7 @@ def memory() -> Iterator[int]:
 
 
 def test_all_environments_are_closed_also_if_one_of_them_raises(memory):
-    asked = Asked(memory, misbehaviour="raise_at_close")
-    asked.ask({**asked.request, "slots": [1, 2], "num_slots": 3})
+    asked = Asked(memory, num_slots=3, misbehaviour="raise_at_close")
     gym_fakes.CLOSED.clear()
     with pytest.raises(OSError, match="the door is stuck"):
         asked.answers.close()
@@ -69,7 +69,7 @@ def test_pictures_that_nobody_wants_do_not_travel(memory):
     for pictures, clock_shown in ((False, 0), (True, 2)):
         assert asked.step(pictures=pictures) == {}
         assert (asked.shared.arrays["eye.front"] == clock_shown).all()
-    assert asked.shared.arrays["numbers"][0, 0, 1] == 2
+    assert asked.shared.arrays["numbers"][0, 1] == 2
 
 
 # Actions of any space travel as flat float32; observations are shown as their space declares them, or not at all.
@@ -266,18 +266,6 @@ def test_a_reset_without_an_info_is_an_error_if_entries_of_it_are_asked_for():
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-@pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """Return the directory of a checkout whose package ``checked_out`` was imported."""
-    (tmp_path / "checked_out.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.invalidate_caches()
-    importlib.import_module("checked_out")
-    (tmp_path / ".git" / "refs" / "heads").mkdir(parents=True)
-    yield tmp_path
-    del sys.modules["checked_out"]
-
-
 def test_packages_and_the_engine_that_the_environment_uses_are_told_with_their_versions():
     assert versions_of(gymnasium.make("Ant-v5"))["engine"] == f"mujoco {mujoco.__version__}"
     without = gymnasium.make("Pendulum-v1")
@@ -287,36 +275,27 @@ def test_packages_and_the_engine_that_the_environment_uses_are_told_with_their_v
     assert f"mujoco {mujoco.__version__}" in versions_of(without, alone=True)["engine"].split(", ")
 
 
-@pytest.mark.parametrize(
-    ("head", "file", "line", "expected"),
-    [
-        (COMMIT, "unused", "", COMMIT),
-        ("ref: refs/heads/main", "refs/heads/main", COMMIT, COMMIT),
-        ("ref: refs/heads/main", "packed-refs", f"# pack-refs\n{COMMIT} refs/heads/main", COMMIT),
-        ("ref: refs/heads/main", "unused", "", None),
-    ],
-    ids=["detached", "branch", "packed", "without_commits"],
-)
-def test_a_checkout_is_told_with_its_commit(checkout, head, file, line, expected):
-    (checkout / ".git" / "HEAD").write_text(f"{head}\n")
-    (checkout / ".git" / file).write_text(f"{line}\n")
-    assert revision("checked_out") == expected
+def git(directory: Path, *words: str) -> str:
+    command = ["git", "-C", str(directory), "-c", "user.name=A", "-c", "user.email=a@example.org", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-@pytest.mark.parametrize("place", ["worktree", "submodule"])
-def test_a_checkout_whose_repository_is_elsewhere_is_told_with_its_commit(tmp_path, place):
-    repository = tmp_path / "repository"
-    own = repository / place
-    own.mkdir(parents=True)
-    (own / "HEAD").write_text("ref: refs/heads/main\n")
-    if place == "worktree":
-        (own / "commondir").write_text("..\n")
-    (repository if place == "worktree" else own).joinpath("packed-refs").write_text(f"{COMMIT} refs/heads/main\n")
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / ".git").write_text(f"gitdir: ../repository/{place}\n")
-    assert commit_at(tmp_path / "here") == COMMIT
-    (tmp_path / "here" / ".git").write_text("gitdir: ../gone\n")
-    assert commit_at(tmp_path / "here") is None
+def test_a_package_of_a_checkout_or_of_a_worktree_is_told_with_its_commit(tmp_path, monkeypatch):
+    git(tmp_path, "init", "--quiet", "main")
+    monkeypatch.syspath_prepend(tmp_path / "worktree")
+    assert commit_at(tmp_path / "main") is None, "there is no commit yet"
+    (tmp_path / "main" / "checked_out.py").write_text("")
+    git(tmp_path / "main", "add", ".")
+    git(tmp_path / "main", "commit", "--quiet", "--message=first")
+    commit = git(tmp_path / "main", "rev-parse", "HEAD")
+    git(tmp_path / "main", "worktree", "add", "--quiet", str(tmp_path / "worktree"))
+    assert commit_at(tmp_path / "main") == commit
+    importlib.invalidate_caches()
+    importlib.import_module("checked_out")
+    assert revision("checked_out") == commit
+    del sys.modules["checked_out"]
+    monkeypatch.setenv("PATH", "")
+    assert commit_at(tmp_path / "main") is None
 
 
 def install(directory: Path, name: str, **files: str) -> None:

@@ -173,10 +173,17 @@ class Calls:
         return os.mkdir, (self.path,)
 
 
-def test_what_a_file_calls_for_is_never_carried_out(tmp_path):
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_what_a_file_calls_for_is_never_carried_out(tmp_path, protocol):
     with pytest.raises(InitStatesError, match="posix mkdir"):
-        read(tmp_path, Calls(tmp_path / "made"))
+        read(tmp_path, Calls(tmp_path / "made"), bare=protocol)
     assert not (tmp_path / "made").exists()
+
+
+def test_a_file_that_asks_for_much_memory_in_a_few_bytes_is_refused(tmp_path):
+    (tmp_path / "states").write_bytes(b"\x80\x02Nr\xff\xff\xff\x7f.")
+    with pytest.raises(InitStatesError, match="LONG_BINPUT"):
+        read_init_states(str(tmp_path / "states"))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +205,12 @@ def test_anything_but_an_array_of_states_is_refused(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"hello", b"no pickle at all", pickle.dumps(INIT_STATES)[:60], b"PK\x03\x04 torn"]
+    "content",
+    [
+        *(b"", b"hello", b"no pickle at all", pickle.dumps(INIT_STATES)[:60], b"PK\x03\x04 torn"),
+        # State for what is no call, and for a call that is not there.
+        *(b"\x80\x02NNb.", b"\x80\x02b.", b"\x80\x02cos\nmkdir\nNb."),
+    ],
 )
 def test_a_torn_file_is_refused(tmp_path, content):
     (tmp_path / "states").write_bytes(content)

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from gymnasium import wrappers
 
-from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, drawing_of
+from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, draw_pictures_of
+from isaaclab_arena.environments.gym.worker.gymnasium_tasks import RobosuiteCameras, RobosuiteTask
 from isaaclab_arena.environments.gym.worker.rendering import Eye, OwnContexts, Region, Shape, leave_out_unseen
 from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 from tests.environments.gym.gym_pictures import PassingOn, Remembering, SeenEnvironment, SparingEnvironment
-from tests.environments.gym.worker.robosuite_fakes import FrameStack, GymWrapper, OwnName, PointTask
+from tests.environments.gym.worker.robosuite_fakes import PointTask
 
 # Environments that can leave pictures out do so, and what they show is what they show otherwise.
 
@@ -24,7 +25,6 @@ WANTED = (True, False, False, True, True, False, True)
 def played(environment: gymnasium.Env, wanted: tuple[bool, ...] = WANTED) -> list[dict[str, np.ndarray]]:
     """Pictures of two episodes of an environment that learns before each step which pictures are needed."""
     slot, shown = EnvSlot(environment, ()), []
-    assert slot.description()["draws_on_demand"] == (drawing_of(environment) is not None)
     for seed in (1, 2):
         shown.append(slot.reset(seed, pictures=wanted[0])[0])
         for number, is_wanted in enumerate(wanted[1:]):
@@ -54,34 +54,28 @@ def test_an_environment_with_the_hook_draws_what_is_wanted_and_one_without_draws
         (SeenEnvironment(), True),
         (wrappers.TimeLimit(Remembering(SparingEnvironment()), 20), True),
         (wrappers.FrameStackObservation(SparingEnvironment(), 2), True),
-        (GymWrapper(PointTask()), False),
-        (GymWrapper(PointTask(depth=True)), True),
-        (GymWrapper(PointTask(camera_period_s=0.1)), True),
-        (FrameStack(PointTask()), True),
-        (Remembering(GymWrapper(PointTask())), True),
     ],
-    ids=[
-        "gymnasiums_own_layers",
-        "no_hook",
-        "wrapper_that_remembers",
-        "wrapper_that_stacks",
-        "robosuite",
-        "depth_with_it",
-        "read_every_second_step",
-        "wrapper_of_ones_own",
-        "wrapper_of_gymnasium",
-    ],
+    ids=["gymnasiums_own_layers", "no_hook", "wrapper_that_remembers", "wrapper_that_stacks"],
 )
-def test_what_might_keep_or_need_pictures_has_all_of_them_drawn(environment: Any, draws_everything):
-    assert (drawing_of(environment) is None) is draws_everything
+def test_a_wrapper_that_might_keep_pictures_has_all_of_them_drawn(environment: Any, draws_everything):
+    assert (draw_pictures_of(environment) is None) is draws_everything
+    assert EnvSlot(environment, ()).description()["draws_on_demand"] is not draws_everything
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"), [({}, ["front_image"]), ({"depth": True}, []), ({"camera_period_s": 0.1}, [])]
+)
+def test_robosuites_cameras_with_depth_or_a_rate_of_their_own_are_always_drawn(options, expected):
+    assert RobosuiteCameras(PointTask(**options), ["front_image"]).names == expected
 
 
 @pytest.mark.parametrize("hard_reset", [True, False])
 def test_robosuites_cameras_draw_what_is_wanted_at_the_moment_at_which_it_would_be_drawn(hard_reset):
     tasks = [PointTask(hard_reset=hard_reset) for _ in range(2)]
-    expected = played(GymWrapper(tasks[0]), (True,) * len(WANTED))
+    every, some = (RobosuiteTask(task, ["front"]) for task in tasks)
+    expected = played(every, (True,) * len(WANTED))
     built = tasks[1].drawn
-    agree(played(wrappers.TimeLimit(OwnName(tasks[1]), 20)), expected, "front_image")
+    agree(played(wrappers.TimeLimit(some, 20)), expected, "front_image")
     # A hard reset tries the new sensor and draws with it.
     resets = 2 * 2 if hard_reset else 2
     assert tasks[1].drawn - built == resets + 2 * sum(WANTED[1:])
@@ -89,7 +83,7 @@ def test_robosuites_cameras_draw_what_is_wanted_at_the_moment_at_which_it_would_
 
 def test_a_camera_that_was_read_too_early_is_an_error_and_no_picture_of_another_time():
     task = PointTask(hard_reset=False)
-    slot = EnvSlot(GymWrapper(task), ())
+    slot = EnvSlot(RobosuiteTask(task, ["front"]), ())
     slot.reset(1, pictures=True)
     slot.step(np.zeros(1, np.float32), pictures=False)
     task._observables["front_image"]._time = -1.0
@@ -100,7 +94,7 @@ def test_a_camera_that_was_read_too_early_is_an_error_and_no_picture_of_another_
 def test_a_step_in_which_robosuite_reads_no_camera_shows_the_picture_drawn_before_it():
     # At 30 Hz with physics steps of 2 ms, the clock of a camera passes over a step now and then.
     task = PointTask(hard_reset=False)
-    slot = EnvSlot(GymWrapper(task), ())
+    slot = EnvSlot(RobosuiteTask(task, ["front"]), ())
     slot.reset(1, pictures=True)
     before = slot.step(np.ones(1, np.float32), pictures=True)[0]["front_image"]
     task._observables["front_image"]._time, task._observables["front_image"]._sampled = -1.0, True
@@ -111,7 +105,7 @@ def test_a_step_in_which_robosuite_reads_no_camera_shows_the_picture_drawn_befor
 @pytest.mark.parametrize("hard_reset", [True, False])
 def test_a_picture_that_is_not_drawn_has_the_type_and_values_of_the_last_one(hard_reset):
     task = PointTask(hard_reset=hard_reset)
-    slot = EnvSlot(GymWrapper(task), ())
+    slot = EnvSlot(RobosuiteTask(task, ["front"]), ())
     drawn = slot.reset(1, pictures=True)[0]["front_image"]
     slot.reset(2, pictures=False)
     kept = task._observables["front_image"].obs
@@ -119,29 +113,15 @@ def test_a_picture_that_is_not_drawn_has_the_type_and_values_of_the_last_one(har
     assert np.array_equal(kept, drawn) is not hard_reset
 
 
-class Vouching(GymWrapper):
-    """Says of some packages that their observables do not depend on pictures."""
-
-    trusted: tuple[str, ...] = ()
-
-    def robosuite_cameras(self):
-        return self.env, ["front_image"], self.trusted
-
-
-@pytest.mark.parametrize(("trusted", "draws_everything"), [((), True), (("libero",), True), (("tests",), False)])
-def test_an_observable_of_another_package_may_need_the_picture_unless_that_package_is_trusted(
-    trusted, draws_everything
-):
+@pytest.mark.parametrize(("trusted", "expected"), [((), []), (("libero",), []), (("tests",), ["front_image"])])
+def test_an_observable_of_another_package_may_need_the_picture_unless_that_package_is_trusted(trusted, expected):
     task = PointTask()
 
     def colour(cache: dict) -> np.ndarray:
         return np.array([cache.get("front_image", np.zeros(1)).mean()])
 
     task._observables["place"].set_sensor(colour)
-    assert drawing_of(GymWrapper(task)) is None
-    environment = Vouching(task)
-    environment.trusted = trusted
-    assert (drawing_of(environment) is None) == draws_everything
+    assert RobosuiteCameras(task, ["front_image"], trusted).names == expected
 
 
 def test_the_environment_of_the_document_draws_what_is_wanted():
