@@ -22,7 +22,8 @@ from isaaclab_arena.paths import not_a_plain_file
 ContentKey: TypeAlias = tuple[tuple[Path, tuple[int, ...]], ...]  # files with their stamps, see `stamps`
 
 _known_keys: dict[Path, ContentKey] = {}
-"""The files of each MJCF file at its last read, links as well as their targets."""
+"""The files of each MJCF file at its last read, links as well as their targets; emptied once it has `MOST_KNOWN`."""
+MOST_KNOWN = 256
 
 # Matched anywhere in the text and not in parsed elements: MuJoCo's parser accepts XML that others refuse. Matches that
 # MuJoCo does not read do no harm.
@@ -79,6 +80,8 @@ def content_key(mjcf: Path) -> ContentKey:
     """Return a key that changes with any file of an MJCF file; unchanged files are not read again."""
     key = _known_keys.get(mjcf)
     if key is None or key != stamps(path for path, _ in key):
+        if len(_known_keys) >= MOST_KNOWN:
+            _known_keys.clear()
         key = _known_keys[mjcf] = stamps(sorted(files_of(mjcf)))
         # MuJoCo caches meshes by path and modification time in whole seconds, so a quick edit would be missed.
         mujoco.mj_clearCache(mujoco.mj_getCache())
@@ -217,7 +220,7 @@ def part_names(asset: str) -> PartNames:
         raise ConfigError(Problem(f"cannot be read: {first_line(error)}", file=str(path))) from error
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=MOST_KNOWN)
 def _names_in(path: Path, key: ContentKey) -> PartNames:
     """Return the names in an MJCF file; ``key`` invalidates the cache."""
     del key
@@ -295,9 +298,6 @@ def compose_scene(
     return model
 
 
-_told: set[tuple[str, ...]] = set()  # files whose settings without effect are in the log, each with these settings
-
-
 def _part_spec(part: ScenePart, scene: mujoco.MjSpec) -> mujoco.MjSpec:
     """Return a part with its frames, and with the settings of its scene."""
     # The key of an edited file also clears MuJoCo's cache of its meshes.
@@ -331,11 +331,15 @@ def _part_spec(part: ScenePart, scene: mujoco.MjSpec) -> mujoco.MjSpec:
                 if np.any(value != getattr(default, name)):
                     ineffective.append(name)
                 setattr(own, name, holds)
-    if ineffective and (told := (part.asset, *ineffective)) not in _told:
-        _told.add(told)
-        message = "%s: the scene's settings hold; those of this file have no effect: %s"
-        _LOG.info(message, part.asset, ", ".join(ineffective))
+    if ineffective:
+        _log_without_effect(part.asset, ", ".join(ineffective))
     return spec
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _log_without_effect(asset: str, settings: str) -> None:
+    """Log the settings of a file that its scene overrides, once in this process."""
+    _LOG.info("%s: the scene's settings hold; those of this file have no effect: %s", asset, settings)
 
 
 @dataclass(frozen=True, kw_only=True)

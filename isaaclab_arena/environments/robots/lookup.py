@@ -21,12 +21,13 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.math import rotate, rotate_inverse
-from isaaclab_arena.sim.scene import ASSETS, ContentKey, Robot, compose_scene, content_key, stamps
+from isaaclab_arena.sim.scene import ASSETS, MOST_KNOWN, ContentKey, Robot, compose_scene, content_key, stamps
 
 _LOG = logging.getLogger(__name__)
 
 _known: dict[Path, tuple[Embodiment, Path, tuple[ContentKey, ContentKey]]] = {}
-"""Described robots by the absolute path of the description, with the MJCF file that it names and all content."""
+"""Described robots by the absolute path of the description, with the MJCF file that it names and all content; emptied
+once it has `MOST_KNOWN`."""
 
 
 def find_embodiment(name: object) -> Embodiment:
@@ -56,6 +57,8 @@ def known_embodiment(name: object) -> Embodiment:
                 if mjcf.resolve() == Path(embodiment.asset) and key == (stamps([path]), content_key(mjcf)):
                     return embodiment
             embodiment = described_embodiment(name)
+            if len(_known) >= MOST_KNOWN:
+                _known.clear()
             mjcf = path.parent / read_description(path).mjcf
             _known[path] = embodiment, mjcf, (stamps([path]), content_key(mjcf))
             return embodiment
@@ -135,7 +138,7 @@ def measured_motions(embodiment: Embodiment) -> Motions:
     """Simulate a robot alone and return its motions, with the same bits each time; ValueError or KeyError."""
     robot = embodiment.robot
     # ValueError: the robot does not compile in a scene. KeyError: its file lacks a named part. Seven joints take 0.2 s.
-    model = compose_scene(TABLE, (embodiment.part(),), cameras=embodiment.scene_cameras)
+    model = compose_scene(TABLE, (embodiment,), cameras=embodiment.scene_cameras)
     # The robot is measured, not the scene: a hand may rest on the table at home.
     in_scene = [not model.body(int(body)).name.startswith("robot/") for body in model.geom_bodyid]
     model.geom_contype[in_scene] = model.geom_conaffinity[in_scene] = 0
