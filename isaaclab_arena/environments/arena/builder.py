@@ -244,7 +244,7 @@ class TableTask(_SceneBuilder):
 
     def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:
         embodiment = find_embodiment(config.embodiment)
-        return self.make_task(config, embodiment), TABLE, embodiment, embodiment.scene_cameras
+        return self.make_task(config, embodiment), TABLE, embodiment.part(), embodiment.scene_cameras
 
 
 def _summary(task: Task, embodiments: Sequence[str], objects: Sequence[str]) -> EnvironmentSummary:

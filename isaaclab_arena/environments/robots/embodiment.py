@@ -80,6 +80,10 @@ class Embodiment(ScenePart):
         gripper = f"gripper {100 * robot.gripper_width:.0f} cm wide" if robot.gripper_width else "no gripper"
         return f"{len(robot.arm_joints)} joints, {gripper}, reaches {self.workspace.reach_m:.2f} m"
 
+    def part(self) -> ScenePart:
+        """Return the robot as a part of a scene."""
+        return self
+
 
 # The Franka Emika Panda: seven joints, a parallel gripper of 0 to 0.04 m per finger.
 

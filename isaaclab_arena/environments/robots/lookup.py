@@ -138,7 +138,7 @@ def measured_motions(embodiment: Embodiment) -> Motions:
     """Simulate a robot alone and return its motions, with the same bits each time; ValueError or KeyError."""
     robot = embodiment.robot
     # ValueError: the robot does not compile in a scene. KeyError: its file lacks a named part. Seven joints take 0.2 s.
-    model = compose_scene(TABLE, (embodiment,), cameras=embodiment.scene_cameras)
+    model = compose_scene(TABLE, (embodiment.part(),), cameras=embodiment.scene_cameras)
     # The robot is measured, not the scene: a hand may rest on the table at home.
     in_scene = [not model.body(int(body)).name.startswith("robot/") for body in model.geom_bodyid]
     model.geom_contype[in_scene] = model.geom_conaffinity[in_scene] = 0
