@@ -5,17 +5,18 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from pydantic import ConfigDict, Field, ValidationError
 
-from isaaclab_arena.config.options import StrictModel, error_message, problems_of, shown
+from isaaclab_arena.config.options import StrictModel, error_message, problems_of, read_options, shown
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, problems_into, refuse
 
 MAX_COUNT = 10_000_000
 MAX_ENVS = 1_000_000
 MAX_SEED = 2**63 - 1
+MAX_WAIT_MS = 60_000
 
 JobCount: TypeAlias = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 EnvSlots: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ENVS)]
@@ -286,9 +287,10 @@ class PolicyServerConfig:
     """The policy server that the ranks of a job share."""
 
     shared: ServerScope
-    max_batch: int = 64  # env slots that it answers together at most
-    max_wait_ms: float = 5.0  # limit of a query's wait for those of other ranks [ms]
-    device: str | None = None  # device of its networks, None for a GPU if there is one
+    max_batch: EnvSlots = 64  # env slots that it answers together at most
+    # Limit of a query's wait for those of other ranks [ms].
+    max_wait_ms: Annotated[float, Field(ge=0, le=MAX_WAIT_MS, allow_inf_nan=False)] = 5.0
+    device: Annotated[str, Field(min_length=1)] | None = None  # of its networks, None for a GPU if there is one
 
 
 UNREADABLE = "?"
@@ -361,7 +363,6 @@ class JobDefaults:
 # The keys of a job and their values: from a plain dict to a `JobConfig`, or to its problems.
 
 MAX_SECONDS = 100_000_000
-MAX_WAIT_MS = 60_000
 
 _Text = Annotated[str, Field(min_length=1)]
 _Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False)]
@@ -379,15 +380,6 @@ class _EnvironmentArgs(StrictModel):
     env_spacing: float | None = None
 
 
-class _PolicyServer(StrictModel):
-    """The keys of ``policy_server``."""
-
-    shared: Literal["node", "run"]
-    max_batch: EnvSlots = 64
-    max_wait_ms: Annotated[float, Field(ge=0, le=MAX_WAIT_MS, allow_inf_nan=False)] = 5.0
-    device: _Text | None = None
-
-
 class _JobFields(StrictModel):
     """The keys of a job, after defaults, interpolation and sweep."""
 
@@ -396,7 +388,7 @@ class _JobFields(StrictModel):
     policy_type: _Text
     policy_config_dict: dict[str, Any] | None = None
     python: _Text | None = None
-    policy_server: _PolicyServer | None = None
+    policy_server: dict[str, Any] | None = None
     latency: Any = None
     num_steps: JobCount | None = None
     num_episodes: JobCount | None = None
@@ -434,9 +426,8 @@ def read_job(
         errors = invalid.errors(include_url=False)
         problems = []
         for error in errors:
-            keys = _PolicyServer.model_fields if error["loc"][:1] == ("policy_server",) else JOB_KEYS
             place = ".".join(map(str, error["loc"]))
-            problems.append(Problem(error_message(error, keys), job=label, key=place))
+            problems.append(Problem(error_message(error, JOB_KEYS), job=label, key=place))
         checked = _without(fields, [error["loc"] for error in errors])
         if checked is None:
             return None, problems
@@ -456,14 +447,14 @@ def read_job(
     if checked.status is not None and checked.status not in known:
         message = f"no status '{checked.status}'{did_you_mean(checked.status, known)}"
         problems.append(Problem(message, job=label, key="status"))
-    latency = None
+    latency = server = None
     with problems_into(problems, below="latency", job=label):
         latency = read_latency(checked.latency)
+    if checked.policy_server is not None:
+        with problems_into(problems, below="policy_server", job=label):
+            server = read_options(PolicyServerConfig, checked.policy_server, owner="policy_server")
 
-    arguments, asked, policy_options = checked.arena_env_args, checked.policy_server, checked.policy_config_dict or {}
-    server = None
-    if asked is not None:
-        server = PolicyServerConfig(**{**asked.model_dump(), "shared": ServerScope(asked.shared)})
+    arguments, policy_options = checked.arena_env_args, checked.policy_config_dict or {}
     # A length of the command line is for jobs without any length of their own.
     has_length = checked.num_steps is not None or checked.num_episodes is not None
     same = ("name", "policy_type", "language_instruction", "conditions", "timeout_s", "episode_timeout_s")

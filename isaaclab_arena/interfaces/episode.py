@@ -316,6 +316,12 @@ def draw_uniform(generator: np.random.Generator, low: tuple[float, ...], high: t
     return tuple(least + (most - least) * share for least, most, share in zip(low, high, shares, strict=True))
 
 
+def draw_around(generator: np.random.Generator, centre: Sequence[float], most: float) -> tuple[float, ...]:
+    """Draw a point of a box around a centre, ``most`` away from it along each axis."""
+    offset = draw_uniform(generator, (-most,) * len(centre), (most,) * len(centre))
+    return tuple(middle + shift for middle, shift in zip(centre, offset, strict=True))
+
+
 def upright_pose(position: ConditionValue, yaw: ConditionValue) -> tuple[float, ...]:
     """Return position and quaternion of an upright thing at ``position`` [m], turned by ``yaw`` [rad]."""
     half = number(yaw) / 2

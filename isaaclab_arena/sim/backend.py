@@ -541,6 +541,11 @@ class Backend(NamedState, ABC):
     def visible_world(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
         """Return a world's model and state with current poses of all visible things; valid until the next call."""
 
+    def visible_copy(self, env_id: int) -> VisibleWorld | None:
+        """Return a copy of a world's visible state, None if its physics broke down."""
+        model, data = self.visible_world(env_id)
+        return VisibleWorld.of(model, data) if np.isfinite(data.qpos).all() else None
+
     def close(self) -> None:
         """Release the device memory that would outlast the worlds."""
 

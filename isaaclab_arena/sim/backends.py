@@ -24,6 +24,7 @@ from isaaclab_arena.sim.backend import (
     write_changes,
     write_starts,
 )
+from isaaclab_arena.sim.scene import no_output_of_mujoco
 
 _NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
 _VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
@@ -35,11 +36,8 @@ class MujocoBackend(Backend):
     reproducible = True
 
     def __init__(self, model: mujoco.MjModel, *, num_envs: int, num_threads: int = 1) -> None:
-        # Each breakdown would make MuJoCo write MUJOCO_LOG.TXT into the working directory and print into the live
-        # display; `diverged` reports it already.
-        config = mujoco.MjLogConfig.get()
-        config.logto_file, config.logto_console = False, False
-        config.set()
+        # Each breakdown would be a line in the live display; `diverged` reports it already.
+        no_output_of_mujoco()
 
         self.model = model
         self.batch = mujoco_batch.Batch(model, num_envs, num_threads)

@@ -4,6 +4,7 @@ import errno
 import html
 import logging
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from isaaclab_arena.paths import not_a_plain_file
 ContentKey: TypeAlias = tuple[tuple[Path, tuple[int, ...]], ...]  # files with their stamps, see `stamps`
 
 _known_keys: dict[Path, ContentKey] = {}
-"""The files of each MJCF file at its last read, links as well as their targets."""
+"""The files of each MJCF file at its last read, links as well as their targets; emptied once it has `MOST_KNOWN`."""
+MOST_KNOWN = 256
 
 # Matched anywhere in the text and not in parsed elements: MuJoCo's parser accepts XML that others refuse. Matches that
 # MuJoCo does not read do no harm.
@@ -79,6 +81,8 @@ def content_key(mjcf: Path) -> ContentKey:
     """Return a key that changes with any file of an MJCF file; unchanged files are not read again."""
     key = _known_keys.get(mjcf)
     if key is None or key != stamps(path for path, _ in key):
+        if len(_known_keys) >= MOST_KNOWN:
+            _known_keys.clear()
         key = _known_keys[mjcf] = stamps(sorted(files_of(mjcf)))
         # MuJoCo caches meshes by path and modification time in whole seconds, so a quick edit would be missed.
         mujoco.mj_clearCache(mujoco.mj_getCache())
@@ -143,11 +147,6 @@ ASSETS = Path(__file__).resolve().parents[1] / "assets"
 
 _FLAT_PICTURE = int(mujoco.mjtTexture.mjTEXTURE_2D)
 _FOUND = 1 << int(mujoco.mjtConDataField.mjCONDATA_FOUND)
-_SIZES = (
-    *("memory", "nemax", "njmax", "nconmax", "nstack", "nkey", "nuserdata"),
-    *(f"nuser_{kind}" for kind in ("body", "jnt", "geom", "site", "cam", "tendon", "actuator", "sensor")),
-)
-_OF_VISUAL = ("global_", "quality", "headlight", "map", "scale", "rgba")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +216,7 @@ def part_names(asset: str) -> PartNames:
         raise ConfigError(Problem(f"cannot be read: {first_line(error)}", file=str(path))) from error
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=MOST_KNOWN)
 def _names_in(path: Path, key: ContentKey) -> PartNames:
     """Return the names in an MJCF file; ``key`` invalidates the cache."""
     del key
@@ -241,12 +240,13 @@ def compose_scene(
     textures: Iterable[tuple[str, np.ndarray]] = (),
 ) -> mujoco.MjModel:
     """Compile a scene with its parts attached, its cameras placed, and sensors and textures added."""
-    # The scene's own options apply to all parts. Paths are relative to the package's assets, or absolute. Textures are
-    # names with pixels (height, width, 3), uint8; a material of a single world may use them.
+    # Paths are relative to the package's assets, or absolute. Textures are names with pixels (height, width, 3), uint8;
+    # a material of a single world may use them.
+    no_output_of_mujoco()
     spec = mujoco.MjSpec.from_file(str(ASSETS / scene))
     for part in parts:
         frame = spec.worldbody.add_frame(pos=part.position, quat=part.quaternion)
-        spec.attach(_part_spec(part, spec), prefix=f"{part.prefix}/", frame=frame)
+        spec.attach(_part_spec(part), prefix=f"{part.prefix}/", frame=frame)
 
     for pose in cameras:
         camera = spec.camera(pose.name)
@@ -287,7 +287,12 @@ def compose_scene(
     for name, pixels in pictures:
         height, width, _ = pixels.shape
         spec.add_texture(name=name, type=_FLAT_PICTURE, builtin=flat, height=height, width=width, nchannel=3)
-    model = spec.compile()
+    # The scene's own options apply to all parts. MuJoCo warns of those of a part that have no effect.
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        model = spec.compile()
+    for warning in found:
+        _log_once("; ".join(str(warning.message).splitlines()))
     for name, pixels in pictures:
         # MjSpec accepts pixels only one number at a time, so they are written into the compiled model.
         first = int(model.tex_adr[model.texture(name).id])
@@ -295,11 +300,8 @@ def compose_scene(
     return model
 
 
-_told: set[tuple[str, ...]] = set()  # files whose settings without effect are in the log, each with these settings
-
-
-def _part_spec(part: ScenePart, scene: mujoco.MjSpec) -> mujoco.MjSpec:
-    """Return a part with its frames, and with the settings of its scene."""
+def _part_spec(part: ScenePart) -> mujoco.MjSpec:
+    """Return a part with its frames."""
     # The key of an edited file also clears MuJoCo's cache of its meshes.
     content_key(ASSETS / part.asset)
     spec = mujoco.MjSpec.from_file(str(ASSETS / part.asset))
@@ -316,26 +318,21 @@ def _part_spec(part: ScenePart, scene: mujoco.MjSpec) -> mujoco.MjSpec:
         else:
             tool = body.add_body(name=frame.name, pos=frame.position, quat=frame.quaternion)
             tool.add_site(name=frame.name, group=4)
-
-    # The scene's settings hold. MuJoCo would otherwise report each difference at every attach and compile: on stderr,
-    # as a Python warning, and in a file in the working directory.
-    plain = mujoco.MjSpec()
-    visual = [tuple(getattr(each.visual, name) for each in (spec, scene, plain)) for name in _OF_VISUAL]
-    options = (spec.option, scene.option, plain.option)
-    blocks = [(block, [name for name in dir(block[0]) if name[0] != "_"]) for block in (options, *visual)]
-    ineffective = []
-    for (own, held, default), names in [*blocks, ((spec, scene, plain), _SIZES)]:
-        for name in names:
-            value, holds = getattr(own, name), getattr(held, name)
-            if np.any(value != holds):
-                if np.any(value != getattr(default, name)):
-                    ineffective.append(name)
-                setattr(own, name, holds)
-    if ineffective and (told := (part.asset, *ineffective)) not in _told:
-        _told.add(told)
-        message = "%s: the scene's settings hold; those of this file have no effect: %s"
-        _LOG.info(message, part.asset, ", ".join(ineffective))
+    # The name in MuJoCo's warnings.
+    spec.modelname = part.asset
     return spec
+
+
+def no_output_of_mujoco() -> None:
+    """Keep MuJoCo from writing MUJOCO_LOG.TXT into the working directory, and from printing."""
+    config = mujoco.MjLogConfig.get()
+    config.logto_file, config.logto_console = False, False
+    config.set()
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _log_once(warning: str) -> None:
+    _LOG.info("%s", warning)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from math import prod
 from operator import attrgetter
 from typing import Any
 
@@ -50,33 +49,15 @@ def _set_field(model: Any, name: str, value: Any) -> None:
     setattr(reduce(getattr, path, model), last, value)
 
 
-class StartSender:
-    """Makes the start state of worlds on their device."""
-
-    def __init__(self, names: ModelNames, at_rest: Mapping[str, torch.Tensor]) -> None:
-        # ``at_rest`` has the value of each field that a start state does not name: (1, ...), float32, on one device.
-        self._names = names
-        self._shapes = {name: tuple(values.shape[1:]) for name, values in at_rest.items()}
-        self._rest = torch.cat([values.reshape(1, -1) for values in at_rest.values()], dim=1).cpu()
-        self._device = next(iter(at_rest.values())).device
-
-    def send(self, starts: Sequence[StartState]) -> Mapping[str, torch.Tensor]:
-        """Return the start state of worlds, on the device. Shape of each: (len(starts), ...), float32."""
-        # Pinned memory is copied without a wait of the process.
-        packed = torch.empty((len(starts), self._rest.shape[1]), pin_memory=self._device.type == "cuda")
-        packed.copy_(self._rest.expand_as(packed))
-        host = {name: values.numpy() for name, values in self._fields(packed).items()}
-        backend.write_starts(starts, self._names, host, np.arange(len(starts)))
-        return self._fields(packed.to(self._device, non_blocking=True))
-
-    def _fields(self, packed: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return views of the fields, which are columns of one packed array."""
-        parts = packed.split([prod(shape) for shape in self._shapes.values()], dim=1)
-        # Not reshaped, which might copy: writes to these views have to reach the packed tensor.
-        return {
-            name: part.unflatten(1, shape) if len(shape) > 1 else part.view(len(packed), *shape)
-            for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
-        }
+def start_fields(
+    starts: Sequence[StartState], names: ModelNames, at_rest: Mapping[str, torch.Tensor], device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Return the start state of worlds, on their device. Shape of each: (len(starts), ...), float32."""
+    # ``at_rest`` has the value of each field that a start state does not name: (1, ...), float32, on the CPU.
+    fields = {name: rest.repeat(len(starts), *(1,) * (rest.ndim - 1)) for name, rest in at_rest.items()}
+    host = {name: values.numpy() for name, values in fields.items()}
+    backend.write_starts(starts, names, host, np.arange(len(starts)))
+    return dict(zip(fields, on_device(list(fields.values()), device), strict=True))
 
 
 # Size MuJoCo-Warp's buffers for contacts and constraints: measure first, and grow them when they overflow.
@@ -305,7 +286,7 @@ class WarpBackend(Backend):
         self._room = Room(self._data)
         self.capture = self.launcher.capture
         self._rollback = StepRollback(self._state, self.sensordata, self._room, self.capture)
-        self._starts = StartSender(self.names, self._rollback.at_rest)
+        self._at_rest = {name: value.cpu() for name, value in self._rollback.at_rest.items()}
         # By body and site: translation and rotation (2, num_envs, 3, nv), float32; points in the world frame [m]
         # (num_envs, 3), float32; Warp's arrays of both and of the body's index. At fixed addresses for graphs.
         self._jacobians: dict[tuple[str, str], tuple[torch.Tensor, torch.Tensor, tuple[warp.array, ...]]] = {}
@@ -321,7 +302,7 @@ class WarpBackend(Backend):
     def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
         """Reset the given worlds to their start states; see `Backend.reset`."""
         env_ids = env_ids.to(self.device)
-        for name, values in self._starts.send(starts).items():
+        for name, values in start_fields(starts, self.names, self._at_rest, self.device).items():
             self._state[name][env_ids] = values
         self.diverged[env_ids] = False
         # All that follows from the state is computed anew; the other worlds keep their sensors and warm starts.

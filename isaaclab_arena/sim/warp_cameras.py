@@ -2,7 +2,7 @@
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import count
@@ -28,6 +28,9 @@ _GEOM_TYPES = tuple(
     int(getattr(mujoco.mjtGeom, f"mjGEOM_{kind}"))
     for kind in ("PLANE", "SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX", "MESH")
 )
+
+
+_BYTES_PER_PIXEL = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,17 +70,50 @@ def render_context(
     return context
 
 
+class _Pixels:
+    """The pictures of a render context's worlds, read from its arrays of pixels."""
+
+    def __init__(self, context: mujoco_warp.RenderContext, cameras: Sequence[Camera], model: mujoco.MjModel) -> None:
+        self._cameras = tuple(cameras)
+        # The first pixel of each camera, read once: a read for every picture would wait for the GPU.
+        addresses = (context.rgb_adr, context.depth_adr, context.seg_adr)
+        self._starts = np.stack([address.numpy() for address in addresses], axis=1).tolist()
+        self._context = context
+        device = warp.device_to_torch(context.rgb_data.device)
+        self._geom_body = torch.tensor(model.geom_bodyid, dtype=torch.int32, device=device)
+
+    def of(self, worlds: torch.Tensor | slice) -> dict[str, torch.Tensor]:
+        """Return `WorldPictures` of worlds as tensors (n, ...); no others are copied."""
+        context = self._context
+        colours = warp.to_torch(context.rgb_data.view(warp.int32))[worlds].view(torch.uint8)
+        num_worlds = len(colours)
+        pictures = {}
+        for camera, (rgb_start, depth_start, seen_start) in zip(self._cameras, self._starts, strict=True):
+            shape, pixels = (num_worlds, camera.height, camera.width), camera.height * camera.width
+            # A pixel is one number, 0xAARRGGBB, which lies in memory from blue to alpha.
+            first = rgb_start * _BYTES_PER_PIXEL
+            packed = colours[:, first : first + pixels * _BYTES_PER_PIXEL].reshape(*shape, _BYTES_PER_PIXEL)
+            pictures[camera.name] = packed[..., :3].flip(-1)
+            if camera.depth:
+                depth = warp.to_torch(context.depth_data)[worlds, depth_start : depth_start + pixels]
+                pictures[f"{camera.name}:depth"] = depth.reshape(*shape, 1).clone()
+            if camera.segmentation:
+                geoms = warp.to_torch(context.seg_data)[worlds, seen_start : seen_start + pixels, 0]
+                bodies = torch.where(geoms >= 0, self._geom_body[geoms.clamp(min=0).long()], -1)
+                pictures[f"{camera.name}:segmentation"] = bodies.reshape(*shape, 1).to(torch.int32)
+        return pictures
+
+
 class RayTracer:
     """Renders one world at a time, so other worlds cannot change its pictures; for one thread."""
 
     def __init__(self, model: mujoco.MjModel, cameras: Sequence[Camera], *, shadows: bool = False) -> None:
-        self._cameras = tuple(cameras)
         # Shadows cost about half as much again.
-        self._geom_body = model.geom_bodyid.astype(np.int32)
         with one_compiler_at_a_time(), warp_turn("cpu"):
             self._model = mujoco_warp.put_model(model)
             self._data = mujoco_warp.make_data(model, nworld=1)
-            self._context = render_context(model, self._cameras, num_worlds=1, shadows=shadows)
+            self._context = render_context(model, cameras, num_worlds=1, shadows=shadows)
+            self._pixels = _Pixels(self._context, cameras, model)
             # CPU arrays are shared with NumPy: the tracer reads values that are written here.
             self._poses = {name: getattr(self._data, name).numpy()[0] for name in VISIBLE_POSES}
             self._fields = {name: getattr(self._model, name).numpy() for name in VISIBLE_FIELDS}
@@ -94,23 +130,7 @@ class RayTracer:
     def shoot(self, world: VisibleWorld) -> WorldPictures:
         """Render a world as `render` does. Warp's current device must be the CPU."""
         self._trace(world)
-        context, pictures = self._context, {}
-        colours, depths, seen = (array.numpy()[0] for array in (context.rgb_data, context.depth_data, context.seg_data))
-        starts = zip(context.rgb_adr.numpy(), context.depth_adr.numpy(), context.seg_adr.numpy(), strict=True)
-        for camera, (rgb_start, depth_start, seen_start) in zip(self._cameras, starts, strict=True):
-            shape = (camera.height, camera.width)
-            pixels = camera.width * camera.height
-            # A pixel is one number, 0xAARRGGBB, which lies in memory from blue to alpha.
-            packed = colours[rgb_start : rgb_start + pixels].view(np.uint8).reshape(*shape, 4)
-            pictures[camera.name] = packed[..., 2::-1].copy()
-            if camera.depth:
-                depth = depths[depth_start : depth_start + pixels].reshape(*shape, 1)
-                pictures[f"{camera.name}:depth"] = depth.copy()
-            if camera.segmentation:
-                geoms = seen[seen_start : seen_start + pixels, 0].reshape(*shape, 1)
-                bodies = np.where(geoms >= 0, self._geom_body[geoms], np.int32(-1))
-                pictures[f"{camera.name}:segmentation"] = bodies
-        return pictures
+        return {name: pictures[0].numpy() for name, pictures in self._pixels.of(slice(1)).items()}
 
     def shoot_pixels(self, world: VisibleWorld, pixels: np.ndarray) -> np.ndarray:
         """Return colours of flat pixel indices (n,), int64, bit-equal to `render`, for one camera: (n, 3), uint8."""
@@ -144,27 +164,15 @@ class RayTracers:
         self, model: mujoco.MjModel, cameras: Sequence[Camera], *, shadows: bool = False, num_threads: int = 1
     ) -> None:
         self._tracers = [RayTracer(model, cameras, shadows=shadows) for _ in range(num_threads)]
-        self._loading = Lock()
 
-    def render(
-        self, worlds: Sequence[int], load: Callable[[int], tuple[mujoco.MjModel, mujoco.MjData]]
-    ) -> Mapping[int, WorldPictures]:
-        """Render worlds; return the pictures of each one whose physics has not broken down."""
+    def render(self, worlds: Mapping[int, VisibleWorld]) -> Mapping[int, WorldPictures]:
+        """Render worlds by their env slots; any of them may differ from the model in `VISIBLE_FIELDS`."""
+        slots = list(worlds)
+        shares = [slots[index :: len(self._tracers)] for index in range(min(len(self._tracers), len(slots)))]
 
-        # ``load`` returns a world's model and state, with current poses of geoms, cameras and lights. It is never
-        # called concurrently, and its result is not used after the next call.
         def render_share(tracer: RayTracer, share: Sequence[int]) -> list[tuple[int, WorldPictures]]:
-            pictures = []
-            for world in share:
-                with self._loading:
-                    model, data = load(world)
-                    if not np.isfinite(data.qpos).all():
-                        continue
-                    visible = VisibleWorld.of(model, data)
-                pictures.append((world, tracer.shoot(visible)))
-            return pictures
+            return [(env_id, tracer.shoot(worlds[env_id])) for env_id in share]
 
-        shares = [worlds[index :: len(self._tracers)] for index in range(min(len(self._tracers), len(worlds)))]
         # These threads run inside the turn of this one, which waits for them.
         with cpu_turn(), ThreadPoolExecutor(max(1, len(shares))) as threads:
             done = list(threads.map(render_share, self._tracers, shares))
@@ -173,7 +181,6 @@ class RayTracers:
 
 # Render many worlds at once: all of a batch, or a few out of thousands, since a film of four must not render all.
 
-_BYTES_PER_PIXEL = 4
 _NUMBERS = count()  # tells the graphs of several `BatchCameras` of one backend apart
 
 
@@ -193,14 +200,9 @@ class BatchCameras:
         with backend.launcher.compiling():
             if num_worlds < backend.num_envs:
                 self._copies = mujoco_warp.make_data(backend.model, nworld=num_worlds, nconmax=1, njmax=1)
-            self._context = context = render_context(backend.model, cameras, num_worlds=num_worlds, shadows=shadows)
+            self._context = render_context(backend.model, cameras, num_worlds=num_worlds, shadows=shadows)
+            self._pixels = _Pixels(self._context, cameras, backend.model)
         self._copied_fields: dict[str, warp.array] = {}
-        # The first pixel of each camera, read once: a read for every picture would wait for the GPU.
-        self._starts = [
-            tuple(map(int, starts))
-            for starts in zip(context.rgb_adr.numpy(), context.depth_adr.numpy(), context.seg_adr.numpy(), strict=True)
-        ]
-        self._geom_body = torch.tensor(backend.model.geom_bodyid, dtype=torch.int32, device=backend.device)
         # The first render compiles the kernels.
         with one_compiler_at_a_time():
             self.render(torch.arange(num_worlds, device=backend.device))
@@ -242,23 +244,7 @@ class BatchCameras:
             mujoco_warp.render(model, data, context)
 
         self._backend.launcher.replay(self._kind, launch)
-        colours = warp.to_torch(context.rgb_data.view(warp.int32))[wanted].view(torch.uint8)
-        num_worlds = len(colours)
-        pictures = {}
-        for camera, (rgb_start, depth_start, seen_start) in zip(self._cameras, self._starts, strict=True):
-            shape, pixels = (num_worlds, camera.height, camera.width), camera.height * camera.width
-            # A pixel is one number, 0xAARRGGBB, which lies in memory from blue to alpha.
-            first = rgb_start * _BYTES_PER_PIXEL
-            packed = colours[:, first : first + pixels * _BYTES_PER_PIXEL].reshape(*shape, _BYTES_PER_PIXEL)
-            pictures[camera.name] = packed[..., :3].flip(-1)
-            if camera.depth:
-                depth = warp.to_torch(context.depth_data)[wanted, depth_start : depth_start + pixels]
-                pictures[f"{camera.name}:depth"] = depth.reshape(*shape, 1).clone()
-            if camera.segmentation:
-                geoms = warp.to_torch(context.seg_data)[wanted, seen_start : seen_start + pixels, 0]
-                bodies = torch.where(geoms >= 0, self._geom_body[geoms.clamp(min=0).long()], -1)
-                pictures[f"{camera.name}:segmentation"] = bodies.reshape(*shape, 1).to(torch.int32)
-        return pictures
+        return self._pixels.of(wanted)
 
 
 # Find the pixels of a fixed camera that moving geoms can change, directly or by their shadows.

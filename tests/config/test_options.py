@@ -244,6 +244,27 @@ def test_what_cannot_be_a_latency_is_refused_with_its_key(value, key, why):
     assert why in problem.message
 
 
+@pytest.mark.parametrize(
+    ("value", "key", "why"),
+    [
+        ({"shared": "nod"}, "policy_server.shared", "none of 'node' or 'run'"),
+        ({"shared": "run", "max_batches": 4}, "policy_server.max_batches", "did you mean 'max_batch'?"),
+        ({"max_batch": 4}, "policy_server.shared", "is missing"),
+        ({"shared": "run", "max_batch": 0}, "policy_server.max_batch", "at least 1, got 0"),
+        ({"shared": "run", "max_wait_ms": float("nan")}, "policy_server.max_wait_ms", "finite number"),
+        ({"shared": "run", "device": ""}, "policy_server.device", "is empty"),
+        ("node", "policy_server", "not a mapping"),
+    ],
+)
+def test_what_cannot_be_a_policy_server_is_refused_with_its_key(value, key, why):
+    fields = {"name": "served", "arena_env_args": {"environment": "reach"}, "policy_type": "zero"}
+    job, (problem,) = read_job({**fields, "policy_server": value}, index=0, label="served", defaults=JobDefaults())
+    assert job is not None
+    assert job.policy_server is None
+    assert problem.key == key
+    assert why in problem.message
+
+
 def test_latency_can_be_swept():
     job = {
         "name": "late",

@@ -17,18 +17,16 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from isaaclab_arena.distributed.context import process_start_ticks
 from isaaclab_arena.distributed.launch import (
-    LaunchOptions,
-    failures_recorded,
-    launch_if_asked,
-    leave_last_words,
-    without_launch_options,
-)
-from isaaclab_arena.distributed.rank_processes import (
     Failure,
     Launch,
+    LaunchOptions,
+    failures_recorded,
     first_failure,
+    launch_if_asked,
+    leave_last_words,
     read_failure,
     run_ranks_over_torchrunx,
+    without_launch_options,
 )
 from isaaclab_arena.errors import ConfigError
 from tests.end_to_end.launching import ROOT, environment, patience_s

@@ -11,10 +11,19 @@ import pytest
 
 from isaaclab_arena.environments.tasks.cartpole import CARTPOLE_ROBOT as CART
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.sim import scene
 from isaaclab_arena.sim.backend import ModelChange, StartState, model_names, write_changes, write_starts
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.mjcf_trial import MAX_SECONDS, wrong_with_mjcf
-from isaaclab_arena.sim.scene import ASSETS, ContactSensor, ScenePart, compose_scene
+from isaaclab_arena.sim.scene import (
+    ASSETS,
+    MOST_KNOWN,
+    ContactSensor,
+    ScenePart,
+    compose_scene,
+    content_key,
+    part_names,
+)
 from tests.sim.arm_and_cube import start_of
 
 CUBE = ScenePart(prefix="object", asset="objects/cube.xml", position=(0.5, 0.0, 0.025))
@@ -42,8 +51,10 @@ def test_settings_of_a_part_that_have_no_effect_are_told_once_and_by_nobody_else
         warnings.simplefilter("error")
         models = [compose_scene("scenes/table.xml", [part]) for _ in range(2)]
     (line,) = caplog.messages
-    assert line.startswith(f"{tmp_path / 'own.xml'}: the scene's settings hold")
-    assert {"timestep", "integrator", "gravity", "memory", "nuserdata", "znear"} <= set(line.split(": ")[2].split(", "))
+    assert f"when attaching '{tmp_path / 'own.xml'}' to" in line
+    told = {each.partition(":")[0] for each in line.split("; ")[1:]}
+    assert {"timestep", "integrator", "gravity", "memory", "nuserdata", "znear"} <= told
+    assert "timestep: parent has 0.002, child has 0.001, keeping parent value" in line
     assert capfd.readouterr().err == ""
     assert [path.name for path in tmp_path.iterdir()] == ["own.xml"]
     plain = compose_scene("scenes/table.xml", [CUBE])
@@ -185,3 +196,14 @@ def test_each_world_gets_its_own_changes_and_no_other_and_the_later_of_two_wins(
     assert fields["body_mass"].tolist() == [[0, 0, 0], [0, 0.3, 0.4], [0, 0, 0], [0, 0.1, 0]]
     assert fields["geom_rgba"][3, 4].tolist() == [1.0, 0.0, 0.0, 1.0]
     assert fields["geom_rgba"].sum() == 2
+
+
+def test_a_process_remembers_a_limited_number_of_files(tmp_path):
+    model = "<mujoco><worldbody><body name='{}'/></worldbody></mujoco>"
+    for number in range(2 * MOST_KNOWN + 1):
+        file = tmp_path / f"{number}.xml"
+        file.write_text(model.format(number))
+        content_key(file)
+    assert len(scene._known_keys) <= MOST_KNOWN
+    (tmp_path / "0.xml").write_text(model.format("another"))
+    assert part_names(str(tmp_path / "0.xml")).bodies == ("another",)

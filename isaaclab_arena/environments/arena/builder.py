@@ -72,6 +72,8 @@ class ObjectOptions(CameraOptions):
 class _SceneBuilder(EnvironmentBuilder, ABC):
     """Answers from the task and the model of a job's scene."""
 
+    make_backend: Callable[..., Backend]
+
     @abstractmethod
     def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:
         """Return the task of the options, the scene's file, the robot in it, and cameras that it moves."""
@@ -85,6 +87,25 @@ class _SceneBuilder(EnvironmentBuilder, ABC):
         """Return the name of the faster backend on this machine; see `isaaclab_arena.sim.backends.faster_backend`."""
         _, _, model = self._compiled(config, variations)
         return faster_backend(model, **options)
+
+    def content_sources(self, config: Any) -> ContentSources:
+        """Return the files of the robot and the things from outside this package."""
+        task, _, robot, _ = self._scene(config)
+        files = part_files("robot", robot.asset)
+        chosen = OBJECTS.get(config.object).asset if hasattr(config, "object") else None
+        for part in task.spec.parts:
+            files |= part_files("object" if part.asset == chosen else part.prefix, part.asset)
+        return ContentSources(files=files)
+
+    def sample(self, config: Any) -> Any:
+        """Return a batch of one on the CPU."""
+        on_cpu = replace(config, backend="mujoco") if isinstance(config, SimulationOptions) else config
+        return self.build(on_cpu, num_envs=1, device=torch.device("cpu"), num_threads=1)
+
+    def _worlds(self, model: mujoco.MjModel, config: Any, **options: Any) -> Backend:
+        """Return the worlds of a model on the backend that the options name."""
+        choice = config.backend if isinstance(config, SimulationOptions) else "mujoco"
+        return self.make_backend(model, choice=choice, **options)
 
     def _compiled(
         self, config: Any, variations: tuple[Variation, ...] = ()
@@ -166,15 +187,10 @@ class TableTask(_SceneBuilder):
         )
 
     def content_sources(self, config: Any) -> ContentSources:
-        """Return the files of the robot and the things from outside this package."""
+        """Return the files of the robot, its description and the things from outside this package."""
         name = config.embodiment
-        files = {f"robot {Path(name).name}": Path(name)} if name.lower().endswith((".yaml", ".yml")) else {}
-        files |= part_files("robot", find_embodiment(name).asset)
-        chosen = OBJECTS.get(config.object).asset if hasattr(config, "object") else None
-        task, *_ = self._scene(config)
-        for part in task.spec.parts:
-            files |= part_files("object" if part.asset == chosen else part.prefix, part.asset)
-        return ContentSources(files=files)
+        description = {f"robot {Path(name).name}": Path(name)} if name.lower().endswith((".yaml", ".yml")) else {}
+        return ContentSources(files={**description, **super().content_sources(config).files})
 
     def summary(self) -> EnvironmentSummary:
         """Return the environment's summary with its default options, and the robots and objects that it accepts."""
@@ -198,9 +214,7 @@ class TableTask(_SceneBuilder):
     def sample(self, config: Any) -> TableEnvironment:
         """Return a batch of one on the CPU."""
         is_seeing = isinstance(config, CameraOptions) and config.enable_cameras
-        blind = replace(config, enable_cameras=False) if is_seeing else config
-        on_cpu = replace(blind, backend="mujoco") if isinstance(blind, SimulationOptions) else blind
-        sample = self.build(on_cpu, num_envs=1, device=torch.device("cpu"), num_threads=1)
+        sample = super().sample(replace(config, enable_cameras=False) if is_seeing else config)
         # It declares the pictures that the options ask for, and never renders any.
         if is_seeing:
             pictures = EnvironmentCameras(sample.backend, config, sample.device).spec()
@@ -220,8 +234,7 @@ class TableTask(_SceneBuilder):
         self.check(config)
         task, distractors, model = self._compiled(config, variations)
         robot, device = find_embodiment(config.embodiment).robot, torch.device(device)
-        choice = _backend_choice(config)
-        backend = self.make_backend(model, choice=choice, num_envs=num_envs, device=device, num_threads=num_threads)
+        backend = self._worlds(model, config, num_envs=num_envs, device=device, num_threads=num_threads)
         action_mode = ACTION_MODES[config.action_mode](robot, backend, task.control_dt)
         cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)
         varied = None
@@ -256,10 +269,6 @@ def _viewport_alone(config: ViewportOptions) -> CameraOptions:
     return CameraOptions(viewport_width=config.viewport_width, viewport_height=config.viewport_height)
 
 
-def _backend_choice(config: Any) -> str:
-    return config.backend if isinstance(config, SimulationOptions) else "mujoco"
-
-
 TableEnvironmentBuilder = TableTask  # former name, kept for saved documents
 
 
@@ -283,30 +292,16 @@ class FloorEnvironmentBuilder(_SceneBuilder):
         check_camera_options(_viewport_alone(config))
         self.make_task(config)
 
-    def content_sources(self, config: Any) -> ContentSources:
-        """Return the files of the robot and the things from outside this package."""
-        task = self.make_task(config)
-        files = part_files("robot", task.robot.asset)
-        for part in task.spec.parts:
-            files |= part_files(part.prefix, part.asset)
-        return ContentSources(files=files)
-
     def summary(self) -> EnvironmentSummary:
         """Return the environment's summary with its default options."""
         task = self.make_task(self.config_class())
         return _summary(task, (task.robot.name,), ())
 
-    def sample(self, config: Any) -> FloorEnvironment:
-        """Return a batch of one on the CPU."""
-        on_cpu = replace(config, backend="mujoco") if isinstance(config, SimulationOptions) else config
-        return self.build(on_cpu, num_envs=1, device=torch.device("cpu"), num_threads=1)
-
     def build(self, config: Any, *, num_envs: int, device: torch.device, num_threads: int) -> FloorEnvironment:
         """Build the environment: ConfigError for wrong options, EnvironmentBuildError if the scene does not compile."""
         self.check(config)
         (task, _, model), device = self._compiled(config), torch.device(device)
-        choice = _backend_choice(config)
-        backend = self.make_backend(model, choice=choice, num_envs=num_envs, device=device, num_threads=num_threads)
+        backend = self._worlds(model, config, num_envs=num_envs, device=device, num_threads=num_threads)
         cameras = EnvironmentCameras(backend, _viewport_alone(config), device, num_threads=num_threads)
         return FloorEnvironment(backend=backend, task=task, cameras=cameras, device=device)
 

@@ -108,10 +108,9 @@ class FilmRenderer:
 
     def film_later(self, env_id: int) -> Callable[[], Mapping[str, np.ndarray]]:
         """Copy an env slot's visible state; return a call that draws it: (height, width, 3), uint8, each."""
-        model, data = self._backend.visible_world(env_id)
-        if np.isfinite(data.qpos).all():
+        if (world := self._backend.visible_copy(env_id)) is not None:
             # An env slot whose physics broke down keeps its last copy. Drawing gives the same bits on any thread.
-            self._sound[env_id] = VisibleWorld.of(model, data)
+            self._sound[env_id] = world
         return partial(self._draw, self._sound.get(env_id))
 
     def _draw(self, world: VisibleWorld | None) -> Mapping[str, np.ndarray]:
@@ -201,7 +200,9 @@ class Renderer:
         begin = time.perf_counter()
         if self._tracers is not None:
             arrays = {name: pictures.numpy() for name, pictures in self.pictures.items()}
-            for env_id, pictures in self._tracers.render(env_ids, self._backend.visible_world).items():
+            copies = {env_id: self._backend.visible_copy(env_id) for env_id in env_ids}
+            sound = {env_id: world for env_id, world in copies.items() if world is not None}
+            for env_id, pictures in self._tracers.render(sound).items():
                 for name, picture in pictures.items():
                     arrays[term(name)][env_id] = picture
         else:

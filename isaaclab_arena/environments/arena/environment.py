@@ -17,7 +17,7 @@ from isaaclab_arena.environments.variations.catalogue import START_NOISE_RAD
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents, draw_uniform, number, point
+from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeEvents, draw_around, number, point
 from isaaclab_arena.interfaces.specs import CAMERAS, HOLDS_LAST, SideBySide, StateTree
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.sim.backend import Backend, Replayed, StartState, side_by_side
@@ -426,9 +426,7 @@ class TableEnvironment(ArenaEnvironment):
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the robot's joint positions, near its home, and the start of the task's things."""
-        noise = (START_NOISE_RAD,) * len(self.robot.home)
-        offset = draw_uniform(generator, tuple(-value for value in noise), noise)
-        joints = tuple(home + shift for home, shift in zip(self.robot.home, offset, strict=True))
+        joints = draw_around(generator, self.robot.home, START_NOISE_RAD)
         return {"robot.joint_position": joints, **self.task.draw_conditions(generator)}
 
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from isaaclab_arena.sim.math import norm
+from isaaclab_arena.sim.math import norm, sum_in_order
 
 _Number = TypeVar("_Number", float, torch.Tensor)
 
@@ -99,13 +99,7 @@ def inside_box(
 
 # Rewards of legged robots.
 
-
-def total(values: torch.Tensor) -> torch.Tensor:
-    """Return the sum over the last dimension, left to right in every batch. Shape: (num_envs, n) -> (num_envs,)."""
-    first, *others = values.unbind(-1)
-    for value in others:
-        first = first + value
-    return first
+total = sum_in_order  # over the last dimension, left to right in every batch: (num_envs, n) -> (num_envs,)
 
 
 def total_square(values: torch.Tensor) -> torch.Tensor:

@@ -59,27 +59,18 @@ REFERENCE_WORKSPACE = Workspace(low=(0.40, -0.25, 0.10), high=(0.60, 0.25, 0.45)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embodiment:
-    """A robot that environments can be built with.
+class Embodiment(ScenePart):
+    """A robot that environments can be built with, as a part of their scenes.
 
     Attributes:
         robot: The names of its parts, in a scene where its prefix is ``robot``, and its limits.
-        asset: Path of its MJCF file, relative to the package's assets or absolute.
         workspace: The box in which it can work.
-        position: Place of its base [m].
-        quaternion: Orientation of its base.
-        frames: Frames fixed to its bodies that its file lacks: a tool frame, cameras.
-        gravity_compensation: Whether its controller carries its own weight, if the file does not say so.
         scene_cameras: Cameras of the scene that have another pose for this robot.
     """
 
+    prefix: str = "robot"
     robot: Robot
-    asset: str
     workspace: Workspace
-    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    quaternion: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
-    frames: tuple[PartFrame, ...] = ()
-    gravity_compensation: bool = False
     scene_cameras: tuple[CameraPose, ...] = ()
 
     @property
@@ -91,8 +82,7 @@ class Embodiment:
 
     def part(self) -> ScenePart:
         """Return the robot as a part of a scene."""
-        kept = ("asset", "position", "quaternion", "frames", "gravity_compensation")
-        return ScenePart(prefix="robot", **{name: getattr(self, name) for name in kept})
+        return self
 
 
 # The Franka Emika Panda: seven joints, a parallel gripper of 0 to 0.04 m per finger.

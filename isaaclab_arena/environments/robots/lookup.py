@@ -21,12 +21,13 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.math import rotate, rotate_inverse
-from isaaclab_arena.sim.scene import ASSETS, ContentKey, Robot, compose_scene, content_key, stamps
+from isaaclab_arena.sim.scene import ASSETS, MOST_KNOWN, ContentKey, Robot, compose_scene, content_key, stamps
 
 _LOG = logging.getLogger(__name__)
 
 _known: dict[Path, tuple[Embodiment, Path, tuple[ContentKey, ContentKey]]] = {}
-"""Described robots by the absolute path of the description, with the MJCF file that it names and all content."""
+"""Described robots by the absolute path of the description, with the MJCF file that it names and all content; emptied
+once it has `MOST_KNOWN`."""
 
 
 def find_embodiment(name: object) -> Embodiment:
@@ -56,6 +57,8 @@ def known_embodiment(name: object) -> Embodiment:
                 if mjcf.resolve() == Path(embodiment.asset) and key == (stamps([path]), content_key(mjcf)):
                     return embodiment
             embodiment = described_embodiment(name)
+            if len(_known) >= MOST_KNOWN:
+                _known.clear()
             mjcf = path.parent / read_description(path).mjcf
             _known[path] = embodiment, mjcf, (stamps([path]), content_key(mjcf))
             return embodiment

@@ -1,7 +1,7 @@
 """Walk with a commanded velocity, on four legs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 
@@ -13,7 +13,7 @@ from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import FloorFacts, ever, moved_from_start
 from isaaclab_arena.environments.mdp import spaces, terms
 from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
-from isaaclab_arena.interfaces.episode import Conditions, Metric, draw_uniform, number, point, upright_pose
+from isaaclab_arena.interfaces.episode import Conditions, Metric, draw_around, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.scene import CameraPose, ContactSensor, FloorRobot
 
@@ -50,11 +50,6 @@ GO1 = FloorRobot(
     action_bound=4.0,
     viewport=CameraPose("viewport", (1.0, -1.5, 0.75), (0.0, 0.0, 0.22), fovy_deg=40.0, follows="robot/trunk"),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class VelocityGo1Config(ViewportOptions):
-    """Options of ``velocity_go1``: those of the viewport."""
 
 
 class VelocityGo1(FloorTask):
@@ -100,9 +95,7 @@ class VelocityGo1(FloorTask):
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the robot's posture and the commanded velocity: forward, left [m/s], turn [rad/s]."""
-        num_joints = len(GO1.joints)
-        offset = draw_uniform(generator, (-_JOINT_NOISE_RAD,) * num_joints, (_JOINT_NOISE_RAD,) * num_joints)
-        joints = tuple(home + shift for home, shift in zip(GO1.default_joint_position, offset, strict=True))
+        joints = draw_around(generator, GO1.default_joint_position, _JOINT_NOISE_RAD)
         (yaw,) = draw_uniform(generator, (-np.pi,), (np.pi,))
         command = draw_uniform(generator, (-0.6, -0.4, -0.7), (1.0, 0.4, 0.7))
         stands = generator.random() < STANDING_SHARE
@@ -229,4 +222,4 @@ def _fallen(state: NamedState, senses: spaces.FloorSenses) -> torch.Tensor:
     return state.touching(_TRUNK_TOUCH) | (senses.gravity()[:, 2] > -0.5)
 
 
-VELOCITY_GO1 = FloorEnvironmentBuilder(config_class=VelocityGo1Config, make_task=lambda _: VelocityGo1())
+VELOCITY_GO1 = FloorEnvironmentBuilder(config_class=ViewportOptions, make_task=lambda _: VelocityGo1())

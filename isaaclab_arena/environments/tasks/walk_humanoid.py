@@ -4,7 +4,7 @@ The humanoid is here too: its names, its posture, and what its tasks share.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.events import FloorFacts, ever, moved_from_start
 from isaaclab_arena.environments.mdp import spaces, terms
 from isaaclab_arena.environments.mdp.task import FloorTask, TaskSpec, Verdict
-from isaaclab_arena.interfaces.episode import Conditions, Metric, draw_uniform, number, point, upright_pose
+from isaaclab_arena.interfaces.episode import Conditions, Metric, draw_around, draw_uniform, number, point, upright_pose
 from isaaclab_arena.sim.backend import Backend, NamedState, StartState
 from isaaclab_arena.sim.math import rotate
 from isaaclab_arena.sim.scene import CameraPose, ContactSensor, FloorRobot
@@ -114,11 +114,6 @@ _SWING_HEIGHT_M = 0.09
 _CONTACTS = tuple(f"{foot.rpartition('/')[2]}_on_floor" for foot in FEET)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WalkHumanoidConfig(ViewportOptions):
-    """Options of ``walk_humanoid``."""
-
-
 class WalkHumanoid(HumanoidTask):
     """Solved when it has not fallen after 10 s and has come 70 % of the way that the asked speed makes, straight ahead.
 
@@ -150,9 +145,7 @@ class WalkHumanoid(HumanoidTask):
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         speed, yaw = draw_uniform(generator, (0.6, -np.pi), (1.0, np.pi))
-        num_joints = len(HUMANOID.joints)
-        offset = draw_uniform(generator, (-0.03,) * num_joints, (0.03,) * num_joints)
-        joints = tuple(default + shift for default, shift in zip(HUMANOID.default_joint_position, offset, strict=True))
+        joints = draw_around(generator, HUMANOID.default_joint_position, 0.03)
         return {"command.speed": speed, "robot.yaw": yaw, "robot.joint_position": joints}
 
     def start_state(self, conditions: Conditions) -> StartState:
@@ -267,4 +260,4 @@ def _across(vector: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
     return vector[:, 1] * direction[:, 0] - vector[:, 0] * direction[:, 1]
 
 
-WALK_HUMANOID = FloorEnvironmentBuilder(config_class=WalkHumanoidConfig, make_task=lambda _: WalkHumanoid())
+WALK_HUMANOID = FloorEnvironmentBuilder(config_class=ViewportOptions, make_task=lambda _: WalkHumanoid())

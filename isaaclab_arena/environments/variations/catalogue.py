@@ -11,6 +11,7 @@ import numpy as np
 
 from isaaclab_arena.environments.catalog import OBJECTS, ObjectAsset
 from isaaclab_arena.environments.mdp.task import Task
+from isaaclab_arena.environments.variations.overrides import DRAWN_WITH
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
@@ -306,19 +307,18 @@ def _scene(model: mujoco.MjModel, robot: Robot, *, has_distractors: bool) -> Ite
     if has_distractors:
         words = "number of objects without a part in the task"
         poses = tuple(f"distractor_{n}.{what}" for n in range(1, MAX_DISTRACTORS + 1) for what in ("position", "yaw"))
-        count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), 0)
-        yield replace(count, integer=True, companions=poses)
+        count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), 0, integer=True)
+        yield replace(count, companions=poses)
 
-    words, seed = "standard deviation of the action noise, as a share of each action's range", ("action.noise_seed",)
-    yield _variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)
+    words = "standard deviation of the action noise, as a share of each action's range"
+    yield _variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0)
     words, control_steps = "age of the observations", (0, 100)
     yield _variation("observation", "delay", "control steps", words, (0, 3), control_steps, 0, integer=True)
     words = "standard deviation of the noise on each observed number, in its own unit"
-    seed = ("observation.noise_seed",)
-    yield _variation("observation", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0, companions=seed)
+    yield _variation("observation", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0)
     if camera_assets(model):
-        words, seed = "standard deviation of the noise on each colour", ("picture.noise_seed",)
-        yield _variation("picture", "noise", "of 255", words, (0.0, 10.0), (0.0, 255.0), 0.0, companions=seed)
+        words = "standard deviation of the noise on each colour"
+        yield _variation("picture", "noise", "of 255", words, (0.0, 10.0), (0.0, 255.0), 0.0)
         words = "standard deviation of a Gaussian blur"
         yield _variation("picture", "blur", "pixels", words, (0.0, 1.0), (0.0, 20.0), 0.0)
         words = "light on the sensor: 1 is twice as much, -1 half"
@@ -328,9 +328,8 @@ def _scene(model: mujoco.MjModel, robot: Robot, *, has_distractors: bool) -> Ite
     for asset, material in SURFACES.items():
         where = {"table": "table", "background": "floor around the table"}[asset]
         words = f"how much of another pattern, of {NUM_PATTERNS}, covers the {where}"
-        texture = _variation(asset, "texture", f"of {WHOLE}", words, (1, WHOLE), (0, WHOLE), 0, integer=True)
         if any(model.material(index).name == material for index in range(model.nmat)):
-            yield replace(texture, companions=(f"{asset}.pattern",))
+            yield _variation(asset, "texture", f"of {WHOLE}", words, (1, WHOLE), (0, WHOLE), 0, integer=True)
 
 
 def _variation(
@@ -346,8 +345,11 @@ def _variation(
     """Return a uniform variation of one number, or of as many as its ends have."""
     low, high, unchanged = (end if isinstance(end, tuple) else (float(end),) for end in (*span, nominal))
     more |= {"minimum": limits[0], "maximum": limits[1], "sizes": (len(low),), "nominal": unchanged}
-    sampler = Sampler(low=low, high=high)
-    return Variation(asset=asset, name=name, unit=unit, description=description, sampler=sampler, **more)
+    variation = Variation(
+        asset=asset, name=name, unit=unit, description=description, sampler=Sampler(low=low, high=high), **more
+    )
+    drawn_with = DRAWN_WITH.get(variation.key)
+    return variation if drawn_with is None else replace(variation, companions=(drawn_with,))
 
 
 def _cm(value: float) -> float:

@@ -15,7 +15,8 @@ from isaaclab_arena.nested import leaves
 
 SEEDS = {noise: f"{noise}_seed" for noise in ("action.noise", "observation.noise", "picture.noise")}
 """Variations that are strengths of noise, and the conditions with its seed."""
-_DRAWN = {**SEEDS, "table.texture": "table.pattern", "background.texture": "background.pattern"}
+DRAWN_WITH = {**SEEDS, "table.texture": "table.pattern", "background.texture": "background.pattern"}
+"""Variations with a draw of their own beside the value, and its name among the conditions."""
 
 
 def with_moved_starts(conditions: Conditions, keys: Iterable[str]) -> dict[str, ConditionValue]:
@@ -50,7 +51,7 @@ def differs_only_by(before: Conditions, now: Conditions, keys: Collection[str]) 
     except (KeyError, TypeError, ValueError):
         # Recordings may hold any value; a start that cannot be shifted was not.
         return False
-    drawn = {_DRAWN.get(key) for key in keys}
+    drawn = {DRAWN_WITH.get(key) for key in keys}
     # JSON turns tuples into lists.
     expected, now = (
         {key: tuple(value) if isinstance(value, list | tuple) else value for key, value in each.items()}

@@ -11,7 +11,7 @@ import torch
 from isaaclab_arena.distributed.devices import on_device
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.variations import catalogue
-from isaaclab_arena.environments.variations.overrides import SEEDS, with_moved_starts
+from isaaclab_arena.environments.variations.overrides import DRAWN_WITH, SEEDS, with_moved_starts
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number, point
@@ -448,7 +448,7 @@ class VariedWorld:
         for surface in catalogue.SURFACES:
             # A surface's pattern is drawn independently of its mixture.
             if f"{surface}.texture" in varied:
-                key = f"{surface}.pattern"
+                key = DRAWN_WITH[f"{surface}.texture"]
                 varied[key] = int(catalogue.NUM_PATTERNS * episode.variation_generator(key).random())
         if "distractors.count" in varied:
             stream = episode.variation_generator("distractors.position")

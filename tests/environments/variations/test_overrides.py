@@ -127,3 +127,10 @@ def test_a_start_within_the_edges_of_table_and_robot_may_be_moved_to_them():
         "robot.joint_shift": on(low=-0.65, high=1.73),
     }
     assert len(enabled_variations(catalogue_of("lift_object"), overrides)) == 2
+
+
+def test_a_variation_names_the_conditions_that_are_drawn_beside_it():
+    companions = {each.key: each.companions for each in catalogue_of("lift_object") if each.companions}
+    assert companions["action.noise"] == ("action.noise_seed",)
+    assert companions["table.texture"] == ("table.pattern",)
+    assert "distractor_1.position" in companions["distractors.count"]

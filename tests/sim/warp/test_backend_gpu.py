@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.sim.backend import VisibleWorld
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.warp_backend import WarpBackend
 from isaaclab_arena.sim.warp_cameras import BatchCameras, Camera, RayTracers
@@ -68,7 +69,7 @@ def test_pictures_are_those_of_the_cpu_and_stay_on_the_gpu(model):
     backend = driven(model)
     cameras = [Camera(name=model.camera(index).name, width=64, height=48) for index in range(model.ncam)]
     together = BatchCameras(backend, cameras).render()
-    alone = RayTracers(model, cameras).render([3], backend.visible_world)[3]
+    alone = RayTracers(model, cameras).render({3: VisibleWorld.of(*backend.visible_world(3))})[3]
     for camera in cameras:
         assert together[camera.name].device == GPU
         shown = together[camera.name][3].cpu().numpy().astype(int)

@@ -150,7 +150,9 @@ def backend(batch_cameras_model, cameras):
 
 def test_all_worlds_at_once_look_as_they_do_one_by_one(backend, cameras):
     together = BatchCameras(backend, cameras).render()
-    alone = RayTracers(backend.model, cameras).render([0, 1], backend.visible_world)
+    alone = RayTracers(backend.model, cameras).render(
+        {world: VisibleWorld.of(*backend.visible_world(world)) for world in (0, 1)}
+    )
     for camera in cameras:
         for env_id in range(2):
             own = alone[env_id]

@@ -13,7 +13,7 @@ import warp
 
 from isaaclab_arena.sim.backend import StartState, model_names, resized
 from isaaclab_arena.sim.scene import compose_scene
-from isaaclab_arena.sim.warp_backend import BufferSizes, Room, StartSender, StepRollback, WarpBackend
+from isaaclab_arena.sim.warp_backend import BufferSizes, Room, StepRollback, WarpBackend, start_fields
 from isaaclab_arena.sim.warp_kernels import Launcher
 from tests.sim.arm_and_cube import PARTS, everyone, only, start_of
 from tests.sim.tape import tape
@@ -141,7 +141,7 @@ def sent(parts, starts: list[StartState]) -> dict[str, torch.Tensor]:
         "mocap_pos": torch.full((1, model.nmocap, 3), 0.75),
         "mocap_quat": torch.ones(1, model.nmocap, 4),
     }
-    arrays = dict(StartSender(model_names(model), at_rest).send(starts))
+    arrays = start_fields(starts, model_names(model), at_rest, torch.device("cpu"))
     assert {name: values.shape[1:] for name, values in arrays.items()} == {
         name: values.shape[1:] for name, values in at_rest.items()
     }
