@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from arena_wire.messages import DEFAULT_LIMITS, WireError, outline, read_message
+from arena_wire.messages import DEFAULT_LIMITS, WireError, read_message
 from arena_wire.zmtp import RequestSocket
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.content import UNKNOWN
@@ -64,8 +64,7 @@ def what_speaks(said: str | bytes | bytearray) -> type[protocols.Codec] | None:
     if isinstance(said, str):
         return None
     with suppress(WireError):
-        outline(said, DEFAULT_LIMITS)
-        message = read_message(said, lambda value: value)
+        message = read_message(said, DEFAULT_LIMITS)
         if isinstance(message, dict):
             fitting = [codec for codec in _codecs() if codec.scheme and codec.first_keys <= message.keys()]
             return max(fitting, key=lambda codec: len(codec.first_keys), default=None)

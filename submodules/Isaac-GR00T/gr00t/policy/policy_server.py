@@ -496,11 +496,10 @@ class PolicyServer:
         if len(arrived.body) != 1:
             raise WireError(f"a request is one message, this one came in {len(arrived.body)} parts")
         message = arrived.body[0]
-        places = outline(message, self._limits)
         # Compare the token before any other part of a foreign message is decoded.
         if self.api_token is not None:
-            place = places.get(b"api_token")
-            token = None if place is None else read_message(message[slice(*place)], dict)
+            place = outline(message, self._limits).get(b"api_token")
+            token = None if place is None else read_message(message[slice(*place)], self._limits)
             if not isinstance(token, str) or not hmac.compare_digest(token.encode(), self.api_token.encode()):
                 self._reply(arrived, {"error": "Unauthorized: Invalid API token"})
                 return
