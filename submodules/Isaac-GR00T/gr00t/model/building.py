@@ -11,8 +11,7 @@ from transformers import BertConfig, ConvNextConfig, PreTrainedTokenizerFast
 
 from gr00t import EmbodimentError
 from gr00t.data.embodiment_tags import EmbodimentTag
-from gr00t.data.statistics import KeyStatistics
-from gr00t.data.types import ModalityConfigs
+from gr00t.data.types import KeyStatistics, ModalityConfigs
 from gr00t.model.modeling import EmbodimentLinear, Gr00tSmall, Gr00tSmallConfig
 from gr00t.model.processing import Embodiment, Gr00tSmallProcessor
 

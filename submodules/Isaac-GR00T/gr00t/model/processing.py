@@ -13,8 +13,7 @@ from transformers import BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
 
 from gr00t import EmbodimentError
 from gr00t.data.embodiment_tags import EmbodimentTag
-from gr00t.data.statistics import KeyStatistics
-from gr00t.data.types import MODALITIES, ModalityConfig, ModalityConfigs
+from gr00t.data.types import MODALITIES, KeyStatistics, ModalityConfig, ModalityConfigs
 
 _NORMALIZATION = "min_max"
 """The only one: the range of the data becomes -1 to 1."""

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from gr00t.data.statistics import compute_statistics
+from gr00t.data.types import compute_statistics
 from gr00t.model.modeling import (
     draw_flow_times,
     integrate,
