@@ -56,7 +56,7 @@ $(VENV)-floors/.installed: pyproject.toml submodules/Isaac-GR00T/pyproject.toml
 	$(PYTHON) -m venv --clear $(VENV)-floors
 	$(VENV)-floors/bin/python -m pip install --quiet uv
 	$(VENV)-floors/bin/uv pip install --quiet --python $(VENV)-floors/bin/python --resolution lowest-direct \
-		--editable submodules/Isaac-GR00T --editable '.[dev,train,onnx,ray,gr00t,wandb,tensorboard,mlflow,rerun]'
+		--editable submodules/Isaac-GR00T --editable '.[dev,train,onnx,ray,remote,gr00t,wandb,tensorboard,mlflow,rerun]'
 	@touch $@
 
 test-floors: $(VENV)-floors/.installed

@@ -47,7 +47,6 @@ def received(
 ) -> Received:
     """Return the message in the bytes, and how its sender writes arrays; WireError if it is invalid or too large."""
     # `modality` makes a modality of the lists ``delta_indices`` and ``modality_keys``.
-    messages.outline(data, limits)
     shown: set[ArrayFormat] = set()
 
     def decoded(value: dict[Any, Any]) -> Any:
@@ -87,7 +86,7 @@ def received(
             return array if is_array else array[()]
         return value
 
-    message = messages.read_message(data, decoded)
+    message = messages.read_message(data, limits, decoded)
     # A sender that has shown the older format may know no other.
     return Received(message, ArrayFormat.NPY if ArrayFormat.NPY in shown else next(iter(shown), None))
 

@@ -50,9 +50,10 @@ def write_message(message: Any, encoded: Callable[[Any], Any]) -> bytes:
         raise WireError(f"the message cannot be sent: {error}") from error
 
 
-def read_message(data: bytes | bytearray, decoded: Callable[[dict[Any, Any]], Any]) -> Any:
-    """Return the message, or one value of it, in bytes that `outline` has checked; WireError for malformed content."""
+def read_message(data: bytes | bytearray, limits: WireLimits, decoded: Callable[[dict[Any, Any]], Any] = dict) -> Any:
+    """Return the message, or one value of it, in the bytes; WireError if it is invalid or too large; see `outline`."""
     # `decoded` returns the object that a map stands for, or the map itself if it is a plain one.
+    outline(data, limits)
     try:
         return msgpack.unpackb(data, object_hook=decoded)
     except WireError:

@@ -141,7 +141,7 @@ def optional_library(module: str, *, key: str) -> Any:
     return importlib.import_module(module)
 
 
-_EXTRAS = {"msgpack": "gr00t", "websockets": "gr00t"}
+_EXTRAS = {"msgpack": "remote", "websockets": "remote"}
 """The extra of each library that one of another name brings."""
 
 

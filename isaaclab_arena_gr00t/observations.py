@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from isaaclab_arena.distributed.devices import on_cpu
 from isaaclab_arena.errors import PolicyError, Problem, did_you_mean, placed, refuse
 from isaaclab_arena.interfaces.connections import Connections, entries
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -15,9 +16,10 @@ from isaaclab_arena.interfaces.specs import (
     in_colours,
     no_camera,
     picture_layout,
+    pictures_of,
     resized_with_padding,
 )
-from isaaclab_arena.policy.action_chunking import answered, in_float32
+from isaaclab_arena.policy.action_chunking import FrameHistory, answered, in_float32
 from isaaclab_arena_gr00t.config import (
     PRESENT,
     Gr00tClosedloopPolicyConfig,
@@ -290,45 +292,72 @@ def to_groups(values: torch.Tensor, positions: Mapping[str, Sequence[int]]) -> d
     return {group: values.index_select(-1, places) for group, places in indices.items()}
 
 
-def pictures(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
-    """Return the present pictures of some env slots. Shape of each: (n, height, width, 3), uint8."""
-    height, width = wiring.image_size
-    shown = {}
-    for key, camera in wiring.cameras.items():
-        images = in_colours(_of(observation[CAMERA_GROUP][camera], env_ids))
-        shown[key] = resized_with_padding(images, height=height, width=width)
-    return shown
+class ModelInputs:
+    """A model's inputs in every env slot, at the steps of its wiring."""
 
+    def __init__(self, wiring: Wiring, num_envs: int) -> None:
+        self.wiring, self.num_envs = wiring, num_envs
+        # An input of the present step only needs no history.
+        self._video, self._state = (
+            None if steps == PRESENT else FrameHistory(steps, num_envs)
+            for steps in (wiring.video_steps, wiring.state_steps)
+        )
 
-def states(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
-    """Return the present ``state`` of some env slots, if the model has one. Shape: (n, size), float32."""
-    if not wiring.state_terms:
-        return {}
-    terms = [_of(observation[STATE_GROUP][name], env_ids).float() for name in wiring.state_terms]
-    return {"state": torch.cat(terms, dim=1)}
+    def restart(self, env_ids: torch.Tensor) -> None:
+        """Forget the earlier inputs of these env slots."""
+        for history in (self._video, self._state):
+            if history is not None:
+                history.restart(env_ids)
 
+    def push(self, observation: Observation, stepping: Sequence[int]) -> None:
+        """Add the inputs of the env slots that make a step; call it once per control step, even without a query."""
+        if self._video is not None:
+            # Only the pictures that a later query shows were announced.
+            some = pictures_of(observation[CAMERA_GROUP][next(iter(self.wiring.cameras.values()))])
+            moving = set(stepping)
+            drawn = [env_id for env_id in some.env_ids if env_id in moving]
+            self._video.push(self._pictures(observation, drawn) if drawn else {}, drawn, stepping)
+        if self._state is not None:
+            self._state.push(self._states(observation, stepping), stepping, stepping)
 
-def model_observation(
-    observation: Observation,
-    wiring: Wiring,
-    env_ids: Sequence[int],
-    instructions: Sequence[str],
-    *,
-    video: Mapping[str, torch.Tensor] | None = None,
-    state: Mapping[str, torch.Tensor] | None = None,
-) -> dict[str, Any]:
-    """Return ``video`` and ``state`` as tensors and ``language`` as n lists of one text, by key, for the model."""
-    # `video` and `state` are inputs of several steps, None for those of the present step. Shapes: each video (n, video
-    # steps, height, width, 3), uint8; the state (n, state steps, size), float32.
-    if video is None:
-        video = {key: images[:, None] for key, images in pictures(observation, wiring, env_ids).items()}
-    if state is None:
-        state = {key: values[:, None] for key, values in states(observation, wiring, env_ids).items()}
-    return {
-        "video": dict(video),
-        "state": to_groups(state["state"], wiring.state) if state else {},
-        "language": {key: [[text] for text in instructions] for key in wiring.language_keys},
-    }
+    def of(
+        self, observation: Observation, env_ids: Sequence[int], instructions: Sequence[str], *, as_tensors: bool
+    ) -> dict[str, Any]:
+        """Return ``video``, ``state`` and ``language`` by key for a question about `env_ids`, which may repeat."""
+        # Shapes: each video (n, video steps, height, width, 3), uint8; each state (n, state steps, size), float32; each
+        # language n lists of one text. `observation` is the one that was pushed last.
+        if self._video is not None:
+            video = self._video.frames(env_ids)
+        else:
+            video = {key: images[:, None] for key, images in self._pictures(observation, env_ids).items()}
+        if self._state is not None:
+            state = self._state.frames(env_ids)
+        else:
+            state = {key: values[:, None] for key, values in self._states(observation, env_ids).items()}
+        shown: dict[str, Any] = {"video": video, "state": to_groups(state["state"], self.wiring.state) if state else {}}
+        if not as_tensors:
+            # One transfer brings all of them to the CPU.
+            places = [(modality, key) for modality, values in shown.items() for key in values]
+            arrays = on_cpu([shown[modality][key] for modality, key in places])
+            for (modality, key), values in zip(places, arrays, strict=True):
+                shown[modality][key] = values.contiguous().numpy()
+        return {**shown, "language": {key: [[text] for text in instructions] for key in self.wiring.language_keys}}
+
+    def _pictures(self, observation: Observation, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Return the present pictures of some env slots. Shape of each: (n, height, width, 3), uint8."""
+        height, width = self.wiring.image_size
+        shown = {}
+        for key, camera in self.wiring.cameras.items():
+            images = in_colours(_of(observation[CAMERA_GROUP][camera], env_ids))
+            shown[key] = resized_with_padding(images, height=height, width=width)
+        return shown
+
+    def _states(self, observation: Observation, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Return the present ``state`` of some env slots, if the model has one. Shape: (n, size), float32."""
+        if not self.wiring.state_terms:
+            return {}
+        terms = [_of(observation[STATE_GROUP][name], env_ids).float() for name in self.wiring.state_terms]
+        return {"state": torch.cat(terms, dim=1)}
 
 
 def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, chunk_length: int) -> torch.Tensor:
@@ -360,4 +389,4 @@ def _of(values: torch.Tensor | Pictures, env_ids: Sequence[int]) -> torch.Tensor
     """Return the values of `env_ids`; the indices go to a GPU without a wait of the CPU."""
     if isinstance(values, Pictures):
         return values[env_ids]
-    return values[torch.tensor(env_ids, dtype=torch.int64).to(values.device, non_blocking=True)]
+    return values[torch.tensor(list(env_ids), dtype=torch.int64).to(values.device, non_blocking=True)]

@@ -72,7 +72,7 @@ def test_an_entry_that_lacks_the_library_of_an_extra_says_how_to_install_it(tmp_
     (tmp_path / "half_a_shop.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     registry = Registry("colour", {"pale": "half_a_shop:Pale"}, "no.such.group")
-    message = rf"'pale' cannot be loaded: .*'{library}'; install it with: pip install '.*\[gr00t\]'"
+    message = rf"'pale' cannot be loaded: .*'{library}'; install it with: pip install '.*\[remote\]'"
     with pytest.raises(ConfigError, match=message):
         registry.get("pale")
 

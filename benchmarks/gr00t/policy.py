@@ -35,6 +35,7 @@ from benchmarks.harness.runs import Watched, evaluate, job_results, one_job
 from benchmarks.harness.workers import cpu_s
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy_traits import Continuation
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena_gr00t.config import (
     ClosedloopPolicyArgs,
@@ -47,7 +48,6 @@ from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import (
     CPU_SLOTS_PER_QUERY,
     ClosedloopPolicy,
     Gr00tClosedloopPolicy,
-    QueryCount,
 )
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import (
     Gr00tRemoteClosedloopPolicy,
@@ -284,6 +284,15 @@ HEADING = ("env slots", "episodes", "steps of an episode", "slots needed", "aske
 _DIMENSIONS = {"state": {"arm": 7, "gripper": 2}, "action": {"arm": 7, "gripper": 1}}
 
 
+@dataclass(kw_only=True)
+class QueryCount:
+    """The env slots of a policy's queries."""
+
+    slots_needed: int = 0  # env slots that needed a chunk
+    slots_asked: int = 0  # env slots in the queries, padding included
+    slots_of_all: int = 0  # env slots if each query asked for all of them
+
+
 class CountedQueries(ClosedloopPolicy[ClosedloopPolicyArgs]):
     """Counts queries as the GR00T policies make them, without a model; it plays the scripted policy's actions."""
 
@@ -291,10 +300,12 @@ class CountedQueries(ClosedloopPolicy[ClosedloopPolicyArgs]):
         super().__init__(config)
         self._driver = ScriptedPolicy()
         self._modalities: dict[str, Any] = modalities()
+        self.count = QueryCount()
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Answer with zeros, which are never played."""
         del observation
+        self.count.slots_asked += len(noise_seeds)
         shape = (len(noise_seeds), len(self._modalities["action"].delta_indices))
         return {key: np.zeros((*shape, size), np.float32) for key, size in _DIMENSIONS["action"].items()}
 
@@ -305,6 +316,14 @@ class CountedQueries(ClosedloopPolicy[ClosedloopPolicyArgs]):
     def dimensions(self) -> Dimensions | None:
         """Return the sizes of the Panda's groups."""
         return _DIMENSIONS
+
+    def chunks(
+        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
+    ) -> torch.Tensor:
+        """Count the env slots that need a chunk, and ask about them."""
+        self.count.slots_needed += len(env_ids)
+        self.count.slots_of_all += env.num_envs
+        return super().chunks(env, observation, env_ids, going_on)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Ask if a chunk is due, and return the actions of the scripted policy."""

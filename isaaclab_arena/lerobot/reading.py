@@ -452,23 +452,10 @@ _PATH = re.compile(r"[^/\x00-\x1f]{1,200}(/[^/\x00-\x1f]{1,200}){0,8}")
 
 
 def features_of_document(arena: Mapping[str, Any]) -> DatasetFeatures:
-    """Return the features in the content of ``arena.json``; KeyError, TypeError or ValueError if it is malformed."""
+    """Return the features in the content of ``arena.json``; KeyError or ValueError if it is malformed."""
     if arena.get("schema_version") != layout.ARENA_SCHEMA_VERSION:
         raise ValueError(f"{layout.ARENA_FILE} has schema version {arena.get('schema_version')}")
-    document = arena["features"]
-    vectors = {
-        str(name): Column(
-            sources={str(path): int(size) for path, size in column["sources"].items()},
-            groups={str(key): tuple(map(int, places)) for key, places in column["groups"].items()},
-            names=tuple(map(str, column["names"])),
-        )
-        for name, column in document["vectors"].items()
-    }
-    cameras = {
-        str(key): Camera(path=str(camera["path"]), height=int(camera["height"]), width=int(camera["width"]))
-        for key, camera in document["cameras"].items()
-    }
-    return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=bool(document["rewards"]))
+    return atomic.adapter(DatasetFeatures).validate_python(arena["features"])
 
 
 def stored_features(dataset: StoredDataset) -> DatasetFeatures:

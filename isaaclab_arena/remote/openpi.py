@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from arena_wire import messages
-from arena_wire.messages import DEFAULT_LIMITS, WireError, WireLimits, in_words, outline
+from arena_wire.messages import DEFAULT_LIMITS, WireError, WireLimits, in_words
 from isaaclab_arena.errors import PolicyError, Problem, refuse, shortened
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -43,8 +43,7 @@ class OpenpiCodec(Codec):
     @staticmethod
     def unpack(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Any:
         """Return the message in the bytes; WireError if it is invalid or too large."""
-        outline(data, limits)
-        return messages.read_message(data, _openpi_decoded)
+        return messages.read_message(data, limits, _openpi_decoded)
 
     def introduced(self, said: str | bytes | bytearray) -> Mapping[str, Any]:
         """Return the server's metadata."""

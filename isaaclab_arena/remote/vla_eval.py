@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from arena_wire import messages
-from arena_wire.messages import DEFAULT_LIMITS, WireError, WireLimits, in_words, outline
+from arena_wire.messages import DEFAULT_LIMITS, WireError, WireLimits, in_words
 from isaaclab_arena.errors import Problem, refuse
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import EpisodeStart
@@ -81,8 +81,7 @@ class VlaEvalCodec(Codec):
         """Return the message in the bytes; WireError if invalid or too large. PNG and JPEG stay `EncodedPicture`."""
         if isinstance(data, str):
             raise WireError("vla-eval's protocol sends no text")
-        outline(data, limits)
-        plain = messages.read_message(data, _vla_eval_decoded)
+        plain = messages.read_message(data, limits, _vla_eval_decoded)
         if not isinstance(plain, dict) or not VlaEvalCodec.first_keys <= plain.keys():
             raise WireError(f"a message has a type, a payload and a seq, this is {in_words(plain)}")
         kind, payload, number = plain["type"], plain["payload"], plain["seq"]

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 
 from isaaclab_arena.config.options import read_options
-from isaaclab_arena.distributed.devices import on_cpu, resolve_policy_device
+from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean, placed, problems_into, refuse
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.connections import Connections
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, Entries, NetworkElsewhere, PolicyTraits
-from isaaclab_arena.interfaces.specs import pictures_of
-from isaaclab_arena.policy.action_chunking import ChunkPolicy, FrameHistory
+from isaaclab_arena.policy.action_chunking import ChunkPolicy
 from isaaclab_arena_gr00t import config as gr00t_config
 from isaaclab_arena_gr00t import observations
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs, Gr00tClosedloopPolicyConfig
@@ -31,62 +31,6 @@ from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs, Gr00tClosedlo
 logger = logging.getLogger("isaaclab_arena.gr00t")
 
 # The closed loop of a policy that asks a model for chunks of actions, wherever the model runs.
-
-
-@dataclass(kw_only=True)
-class QueryCount:
-    """The number of model queries, and of env slots in them."""
-
-    queries: int = 0
-    slots_needed: int = 0  # env slots that needed a chunk
-    slots_asked: int = 0  # env slots in the queries, padding included
-    slots_of_all: int = 0  # env slots if each query asked for all of them
-
-
-class ShownHistory:
-    """The model's inputs of every env slot, at the steps of its wiring."""
-
-    def __init__(self, wiring: observations.Wiring, num_envs: int) -> None:
-        self.wiring, self.num_envs = wiring, num_envs
-        # An input of the present step only needs no history.
-        self._video, self._state = (
-            None if steps == gr00t_config.PRESENT else FrameHistory(steps, num_envs)
-            for steps in (wiring.video_steps, wiring.state_steps)
-        )
-
-    def restart(self, env_ids: torch.Tensor) -> None:
-        """Forget the earlier inputs of these env slots."""
-        for history in (self._video, self._state):
-            if history is not None:
-                history.restart(env_ids)
-
-    def push(self, observation: Observation, stepping: Sequence[int]) -> None:
-        """Add the inputs of the env slots that make a step; call it once per control step, even without a query."""
-        if self._video is not None:
-            # Only the pictures that a later query shows were announced.
-            some = pictures_of(observation[observations.CAMERA_GROUP][next(iter(self.wiring.cameras.values()))])
-            moving = set(stepping)
-            drawn = [env_id for env_id in some.env_ids if env_id in moving]
-            self._video.push(observations.pictures(observation, self.wiring, drawn) if drawn else {}, drawn, stepping)
-        if self._state is not None:
-            self._state.push(observations.states(observation, self.wiring, list(stepping)), stepping, stepping)
-
-    def shown(
-        self, observation: Observation, env_ids: Sequence[int], instructions: Sequence[str], *, as_tensors: bool
-    ) -> dict[str, Any]:
-        """Return the question about `env_ids`, which may repeat; `observation` is the one that was pushed last."""
-        video, state = (None if history is None else history.frames(env_ids) for history in (self._video, self._state))
-        asked = observations.model_observation(
-            observation, self.wiring, list(env_ids), instructions, video=video, state=state
-        )
-        if not as_tensors:
-            # One transfer brings all of them to the CPU.
-            places = [(modality, key) for modality in ("video", "state") for key in asked[modality]]
-            arrays = on_cpu([asked[modality][key] for modality, key in places])
-            for (modality, key), values in zip(places, arrays, strict=True):
-                asked[modality][key] = values.contiguous().numpy()
-        return asked
-
 
 ArgsT = TypeVar("ArgsT", bound=gr00t_config.ClosedloopPolicyArgs)
 
@@ -113,10 +57,9 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         self.args = config
         self.policy_config = self.settings_of(config)
         self._num_played, self._averaging = self.policy_config.action_chunk_length, config.temporal_ensemble_coeff
-        self.count = QueryCount()
         self._files = gr00t_config.read_joint_files(self.policy_config)
-        self._history: ShownHistory | None = None
-        self._wired: tuple[Environment, observations.Wiring] | None = None
+        # The environment, and its observations as the model's inputs.
+        self._seen: tuple[Environment, observations.ModelInputs] | None = None
 
     # `query` gets ``video``: key to (n, video steps, height, width, 3), uint8; ``state``: key to (n, state steps,
     # size), float32; ``language``: key to n lists of one text; and one noise seed per env slot.
@@ -169,7 +112,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that lacks inputs of the model, before its first step; ConfigError names them."""
-        wiring = self._wiring_of(env)
+        wiring = self._inputs_of(env).wiring
         if self.dimensions() is not None:
             return
 
@@ -183,13 +126,13 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         for group, names in wanted.items():
             specs: Any = env.observation_spec.get(group, {})
             observation[group] = {name: torch.zeros((1, *specs[name].shape), dtype=specs[name].dtype) for name in names}
-        history = ShownHistory(wiring, num_envs=1)
-        history.push(observation, [0])
-        words = ["nothing"] * size
-        nothing = history.shown(observation, [0] * size, words, as_tensors=self._takes_tensors)
+        inputs = observations.ModelInputs(wiring, num_envs=1)
+        inputs.push(observation, [0])
+        nothing = inputs.of(observation, [0] * size, ["nothing"] * size, as_tensors=self._takes_tensors)
         try:
             answer = self.query(nothing, [0] * size)
-            observations.action_chunks(answer, wiring, num_slots=size, chunk_length=self._num_played)
+            horizon = self.policy_config.action_horizon
+            observations.action_chunks(answer, wiring, num_slots=size, chunk_length=horizon)
         except torch.OutOfMemoryError:
             raise
         except (PolicyError, ValueError, AssertionError, RuntimeError) as error:
@@ -199,13 +142,13 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
 
     def connections(self, env: Environment) -> Connections:
         """Return the environment's entries that the model sees and sets; see `PolicyBase.connections`."""
-        return self._wiring_of(env).connections(env, source=self.args.policy_config_yaml_path)
+        return self._inputs_of(env).wiring.connections(env, source=self.args.policy_config_yaml_path)
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Forget the remaining chunks of the named env slots; with None also instructions and noise streams."""
         super().reset(env_ids)
         if env_ids is None:
-            self._history, self._wired = None, None
+            self._seen = None
 
     def set_task_description(self, task_description: str | None) -> str | None:
         """Set the instruction of env slots without one of their own, by default the YAML file's."""
@@ -234,54 +177,33 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         """Return the env slots that start, and those whose next observation a query shows."""
         # Before the first episode there is no query to come, and the environment need not fit yet.
         if self._player is not None and self._player.num_envs == env.num_envs:
-            self._shown_steps = self._wiring_of(env).video_steps
+            self._shown_steps = self._inputs_of(env).wiring.video_steps
         return super().pictures_to_see(env, starting)
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Begin episodes, also in another environment than was checked."""
+        if self._seen is not None:
+            self._inputs_of(env)
+        super().start_episodes(env, starts)
 
     def look(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> None:
         """Add the inputs of some env slots; call it once in every control step that they make."""
-        self._history_for(env).push(observation, env_ids)
+        self._inputs_of(env).push(observation, env_ids)
 
     def close(self) -> None:
-        """Log the number of queries saved by asking for single env slots, and release the environment."""
-        count, self.count = self.count, QueryCount()
-        if count.queries:
-            logger.info(
-                "%s: %d queries for %d env slots, %d with those that fill up; "
-                "all env slots each time would have been %d",
-                self.name,
-                count.queries,
-                count.slots_needed,
-                count.slots_asked,
-                count.slots_of_all,
-            )
+        """Release the environment."""
         self.reset()
 
     def _restart(self, env_ids: torch.Tensor) -> None:
         super()._restart(env_ids)
-        if self._history is not None:
-            self._history.restart(env_ids)
+        if self._seen is not None:
+            self._seen[1].restart(env_ids)
 
     def chunks(
         self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
     ) -> torch.Tensor:
         """Ask the model about some env slots; see `PolicyBase`. Shape: (len(env_ids), horizon, action_dim)."""
-        return self._next_chunks(env, observation, env_ids, going_on, length=self.policy_config.action_horizon)
-
-    def _next_chunks(
-        self,
-        env: Environment,
-        observation: Observation,
-        env_ids: Sequence[int],
-        going_on: Continuation | None = None,
-        *,
-        length: int | None = None,
-    ) -> torch.Tensor:
-        """Ask the model about some env slots. Shape: (len(env_ids), length, action_dim)."""
-        if length is None:
-            # The log compares the queries with queries of all env slots.
-            length = self._num_played
-            self.count.slots_of_all += env.num_envs
-        wiring, history = self._wiring_of(env), self._history_for(env)
+        inputs, length = self._inputs_of(env), self.policy_config.action_horizon
         # A seed comes from the episode's stream, without one from the YAML file's seed.
         seeds = [self._draw_seed(env_id, self.policy_config.seed) for env_id in env_ids]
         size = self._filled_up_to or self.slots_per_call(env.num_envs) or len(env_ids)
@@ -306,36 +228,33 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
                     f"env slot {unsaid[0]} has no instruction; give language_instruction in the job or in "
                     f"{self.args.policy_config_yaml_path}"
                 )
-            shown = history.shown(observation, slots, words, as_tensors=self._takes_tensors)
+            shown = inputs.of(observation, slots, words, as_tensors=self._takes_tensors)
             if going_on is None:
                 answer = self.query(shown, part_seeds)
             else:
                 ahead = going_on.of(asked)
-                actions = observations.to_groups(ahead.actions, wiring.action)
+                actions = observations.to_groups(ahead.actions, inputs.wiring.action)
                 planned = {key: values.numpy() for key, values in actions.items()}
                 continued = {"actions": planned, "weights": ahead.weights.numpy()}
                 answer = self._continued_query(shown, part_seeds, continued)
 
             # Keep the chunks without those of the padding.
-            self.count.queries += 1
-            self.count.slots_asked += size
-            chunks = observations.action_chunks(answer, wiring, num_slots=size, chunk_length=length)
+            chunks = observations.action_chunks(answer, inputs.wiring, num_slots=size, chunk_length=length)
             parts.append(chunks[: len(places)])
-            self.count.slots_needed += len(places)
         return torch.cat(parts)
 
-    def _history_for(self, env: Environment) -> ShownHistory:
-        wiring, history = self._wiring_of(env), self._history
-        if history is None or (history.num_envs, history.wiring) != (env.num_envs, wiring):
-            self._history = history = ShownHistory(wiring, env.num_envs)
-        return history
-
-    def _wiring_of(self, env: Environment) -> observations.Wiring:
-        if self._wired is None or self._wired[0] is not env:
+    def _inputs_of(self, env: Environment) -> observations.ModelInputs:
+        """Return the model's inputs in an environment; ConfigError if it lacks one of them."""
+        if self._seen is None or self._seen[0] is not env:
             model = gr00t_config.model_interface(self.modality_config(), self.dimensions())
             file = self.args.policy_config_yaml_path
-            self._wired = (env, observations.wired(env, model, self.policy_config, self._files, file=file))
-        return self._wired[1]
+            wiring = observations.wired(env, model, self.policy_config, self._files, file=file)
+            inputs = observations.ModelInputs(wiring, env.num_envs)
+            # A view of the same env slots keeps what they have shown.
+            if self._seen is not None and (self._seen[1].num_envs, self._seen[1].wiring) == (env.num_envs, wiring):
+                inputs = self._seen[1]
+            self._seen = env, inputs
+        return self._seen[1]
 
 
 # Ask a GR00T model in the run's policy server: the served network, and its stand-in on a rank.

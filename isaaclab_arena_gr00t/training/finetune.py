@@ -19,8 +19,7 @@ from typing import Any, Literal
 import torch
 import tyro
 from gr00t import Gr00tError
-from gr00t.data.statistics import KeyStatistics, compute_statistics
-from gr00t.data.types import ModalityConfig
+from gr00t.data.types import KeyStatistics, ModalityConfig, compute_statistics
 from gr00t.model import Gr00tSmall, Gr00tSmallProcessor, building, checkpoint
 
 from isaaclab_arena.config.loading import load_jobs_file

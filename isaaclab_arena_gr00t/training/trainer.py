@@ -141,9 +141,10 @@ class DemonstrationSteps:
             pictures: {camera: recorded(f"{pictures}/{camera}") for camera in wiring.cameras.values()},
             observations.STATE_GROUP: {term: recorded(f"{layout.OBSERVATIONS}/{term}") for term in wiring.state_terms},
         }
-        # Use the functions of an evaluation, so that the model sees the same inputs in training.
+        # Use what an evaluation uses, so that the model sees the same inputs in training.
         instructions = [demonstration.instruction for demonstration, _ in places]
-        observation = observations.model_observation(observed, wiring, rows, instructions)
+        inputs = observations.ModelInputs(wiring, num_envs=len(rows))
+        observation = inputs.of(observed, rows, instructions, as_tensors=True)
 
         # The actions from each step on; at the end of an episode its last action is repeated.
         chunks: list[np.ndarray] = []

@@ -15,8 +15,7 @@ POLICY = "isaaclab_arena_gr00t.policy.gr00t_closedloop_policy.Gr00tClosedloopPol
 
 def save_panda_checkpoint(directory: Path) -> None:
     """Write a checkpoint whose actions are joint positions near the Panda's home."""
-    from gr00t.data.statistics import compute_statistics  # noqa: PLC0415  transformers takes seconds to load
-    from gr00t.data.types import ModalityConfig  # noqa: PLC0415
+    from gr00t.data.types import ModalityConfig, compute_statistics  # noqa: PLC0415  transformers takes seconds to load
     from gr00t.model.building import build_small_model  # noqa: PLC0415
     from gr00t.model.checkpoint import save_checkpoint  # noqa: PLC0415
 

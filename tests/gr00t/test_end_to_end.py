@@ -53,11 +53,9 @@ def test_a_model_plays_its_episodes_to_the_end(evaluated):
     assert min(episodes_table(evaluated)["length"]) > 10
 
 
-def test_the_log_says_where_the_model_ran_and_what_asking_slot_by_slot_has_saved(evaluated):
+def test_the_log_says_where_the_model_ran(evaluated):
     log = (evaluated / "logs" / "rank0.log").read_text()
     assert "checkpoint runs on cpu" in log
-    # Both episodes last 120 steps in chunks of 5, and queries on a CPU have 4 env slots.
-    assert "gr00t_closedloop: 24 queries for 48 env slots, 96 with those that fill up; all env slots each time" in log
 
 
 def test_an_episode_is_the_same_bits_alone(directory, evaluated):

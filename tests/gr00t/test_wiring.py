@@ -18,7 +18,7 @@ from isaaclab_arena_gr00t.config import (
     read_joint_order,
     read_policy_joints,
 )
-from isaaclab_arena_gr00t.observations import Wiring, action_chunks, pictures, to_groups, wired
+from isaaclab_arena_gr00t.observations import ModelInputs, Wiring, action_chunks, to_groups, wired
 from tests.gr00t.fakes import (
     ACTION,
     DIMENSIONS,
@@ -170,8 +170,11 @@ def test_a_model_is_shown_colours_in_whichever_layout_an_environment_shows_them(
     }
     wiring = wire(environment, original_image_size=(6, 8, 3), target_image_size=(6, 8, 3))
     shown: dict[str, Any] = {name: torch.from_numpy(np.stack([lies, lies])) for name in ("front", "side")}
-    found = pictures({"camera_obs": shown}, wiring, [1])
-    assert [values.tolist() for values in found.values()] == [[colours.tolist()]] * 2
+    specs: Any = environment.observation_spec["policy"]
+    joints = {name: torch.zeros(2, *specs[name].shape) for name in wiring.state_terms}
+    observation = {"camera_obs": shown, "policy": joints}
+    found = ModelInputs(wiring, num_envs=2).of(observation, [1], ["go"], as_tensors=True)["video"]
+    assert [values.tolist() for values in found.values()] == [[[colours.tolist()]]] * 2
 
 
 def test_a_group_that_no_file_knows_is_the_observation_of_that_name_and_the_only_action_the_whole_of_it():

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gr00t.data.statistics import compute_statistics
-from gr00t.data.types import ModalityConfig
+from gr00t.data.types import ModalityConfig, compute_statistics
 from gr00t.model import Gr00tSmall, Gr00tSmallProcessor
 from gr00t.model.building import build_small_model
 from gr00t.model.checkpoint import save_checkpoint

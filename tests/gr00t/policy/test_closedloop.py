@@ -102,7 +102,6 @@ def test_only_env_slots_that_need_a_chunk_are_asked_for(tmp_path):
         asked.append([query.batch_size for query in policy.queries])
         policy.queries.clear()
     assert asked == [[3], [], [1], [], [2], [], [1], [], [2]]
-    assert (policy.count.slots_needed, policy.count.slots_of_all) == (9, 5 * 4)
 
 
 def test_an_env_slot_whose_episode_has_ended_is_not_asked_for_any_more(tmp_path):
@@ -151,7 +150,6 @@ def test_more_env_slots_than_a_query_has_are_asked_for_in_several_and_fewer_are_
     observation = started(env, policy, [0, 1, 2, 3, 4])
     policy.get_action(env, observation)
     assert [query.batch_size for query in policy.queries] == [3, 3]
-    assert (policy.count.slots_needed, policy.count.slots_asked) == (5, 6)
     last = policy.queries[1]
     assert last.noise_seeds[2] == 0
     np.testing.assert_array_equal(last.observation["state"]["arm"][2], last.observation["state"]["arm"][0])
@@ -348,7 +346,7 @@ def test_actions_to_go_on_from_come_to_the_model_by_its_groups_with_every_call_f
     going_on = Continuation(actions=actions, weights=torch.ones(3, HORIZON))
     chunks = policy.chunks(env, observation, [0, 1, 2], going_on)
     assert chunks.shape == (3, policy.chunk_traits().predicted, len(ACTION))
-    wiring = policy._wiring_of(env)
+    wiring = policy._inputs_of(env).wiring
     for given, slots in zip(policy.given, ([0, 1], [2, 2]), strict=True):
         assert all(
             np.array_equal(given["actions"][group], actions[slots][..., list(places)])

@@ -241,8 +241,7 @@ def test_a_robot_is_known_by_what_any_release_calls_it(monkeypatch, written, nam
 
 def save_limb_checkpoint(directory: Path, steps: list[int]) -> None:
     """Write a checkpoint with random weights for `LimbEnvironment`, which is shown some steps."""
-    from gr00t.data.statistics import compute_statistics  # noqa: PLC0415  transformers takes seconds to load
-    from gr00t.data.types import ModalityConfig  # noqa: PLC0415
+    from gr00t.data.types import ModalityConfig, compute_statistics  # noqa: PLC0415  transformers takes seconds to load
     from gr00t.model.building import build_small_model  # noqa: PLC0415
     from gr00t.model.checkpoint import save_checkpoint  # noqa: PLC0415
 

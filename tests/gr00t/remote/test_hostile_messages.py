@@ -190,6 +190,27 @@ def test_what_strangers_send_takes_a_server_little_memory_and_others_are_heard()
             assert peak_bytes(server.pid) - before < max_megabytes * MEGABYTE, sends.__name__
 
 
+def test_the_next_question_of_a_client_is_not_read_before_the_last_one_is_answered():
+    sizes = []
+
+    class Counting:
+        def get_action(self, observation: dict[str, Any], options: object = None) -> tuple[dict, dict]:
+            del options
+            sizes.append(len(observation["state"]["arm"]))
+            return {"arm": np.zeros((sizes[-1], 1, 1), np.float32)}, {}
+
+        def reset(self, options: object = None) -> dict:
+            del options
+            return {}
+
+    question = {"endpoint": "get_action", "data": {"observation": {"state": {"arm": np.zeros((1, 1, 1), np.float32)}}}}
+    with serving(Counting()) as server, dialled(server.port) as stranger:
+        stranger.sendall(3 * (DELIMITER + frame(gr00t_wire.pack(question))))
+        for _ in range(3):
+            assert b"arm" in read_answer(stranger)
+    assert sizes == [1, 1, 1]
+
+
 def test_without_the_token_nothing_of_a_request_is_unpacked(monkeypatch):
     unpacked: list[int] = []
     real = msgpack.unpackb

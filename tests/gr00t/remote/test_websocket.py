@@ -27,11 +27,10 @@ from isaaclab_arena import ArenaError
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.remote import connection as connections
-from isaaclab_arena.remote.connection import ServerUnreachableError
+from isaaclab_arena.remote.connection import ServerUnreachableError, Websocket
 from isaaclab_arena.remote.openpi import OpenpiCodec
 from isaaclab_arena.remote.protocols import OBSERVATION, Codec, ServerAddress
 from isaaclab_arena.remote.vla_eval import VlaEvalCodec
-from isaaclab_arena.remote.websocket import Websocket
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tCodec
 from tests.fakes_environment import episodes
 from tests.gr00t.fakes import LimbEnvironment

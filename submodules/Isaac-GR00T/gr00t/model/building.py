@@ -11,10 +11,9 @@ from transformers import BertConfig, ConvNextConfig, PreTrainedTokenizerFast
 
 from gr00t import EmbodimentError
 from gr00t.data.embodiment_tags import EmbodimentTag
-from gr00t.data.statistics import KeyStatistics
-from gr00t.data.types import ModalityConfigs
+from gr00t.data.types import KeyStatistics, ModalityConfigs
 from gr00t.model.modeling import EmbodimentLinear, Gr00tSmall, Gr00tSmallConfig
-from gr00t.model.processing import Embodiment, Gr00tSmallProcessor, Normalization
+from gr00t.model.processing import Embodiment, Gr00tSmallProcessor
 
 RobotStatistics = Mapping[str, dict[str, KeyStatistics]]
 """``{"state": {key: statistics}, "action": {key: statistics}}``."""
@@ -38,7 +37,6 @@ def build_small_model(
     *,
     instructions: Iterable[str] = (),
     image_size: int = 64,
-    normalization: Normalization = "min_max",
     seed: int = 0,
     sizes: Mapping[str, Any] | None = None,
 ) -> tuple[Gr00tSmall, Gr00tSmallProcessor]:
@@ -76,7 +74,6 @@ def build_small_model(
         embodiments={tag: embodiment.to_dict() for tag, embodiment in embodiments.items()},
         capacity=capacity,
         image_size=image_size,
-        normalization=normalization,
         max_instruction_tokens=_MAX_INSTRUCTION_TOKENS,
     )
     # A ConvNeXt of 0.1 million parameters that keeps a quarter and an eighth of the image's resolution.
@@ -167,10 +164,8 @@ def add_embodiment(
         embodiments={name: embodiment.to_dict() for name, embodiment in (known | {tag: added}).items()},
         capacity=capacity,
         image_size=processor.image_size,
-        normalization=processor.normalization,
         max_instruction_tokens=processor.max_instruction_tokens,
         random_shift_px=processor.random_shift_px,
-        colour_jitter=processor.colour_jitter,
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +13,12 @@ from transformers import BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
 
 from gr00t import EmbodimentError
 from gr00t.data.embodiment_tags import EmbodimentTag
-from gr00t.data.statistics import KeyStatistics
-from gr00t.data.types import MODALITIES, ModalityConfig, ModalityConfigs
+from gr00t.data.types import MODALITIES, KeyStatistics, ModalityConfig, ModalityConfigs
 
-Normalization = Literal["min_max", "q01_q99", "mean_std"]
-NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
-# A state beyond this limit is outside of the training data and would only disturb the network.
-_STATE_LIMIT: Mapping[Normalization, float] = {"min_max": 2.0, "q01_q99": 2.0, "mean_std": 5.0}
+_NORMALIZATION = "min_max"
+"""The only one: the range of the data becomes -1 to 1."""
+# A normalised state beyond this limit is outside of the training data and would only disturb the network.
+_STATE_LIMIT = 2.0
 _SMALLEST_SCALE = 1e-6
 
 
@@ -50,60 +49,39 @@ def shift_randomly(images: Tensor, largest_px: int, generator: torch.Generator |
     return images.permute(0, 2, 3, 1)[image, lines[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def tint_randomly(images: Tensor, strength: float, generator: torch.Generator | None = None) -> Tensor:
-    """Change brightness and contrast of each uint8 image by factors in [1 - strength, 1 + strength]."""
-    # `generator` is on the CPU; None is torch's global generator.
-    draws = torch.rand((2, len(images), 1, 1, 1), generator=generator).to(images.device)
-    brightness, contrast = 1.0 + strength * (2.0 * draws - 1.0)
-    values = images.float() * brightness
-    mean = values.mean(dim=(1, 2, 3), keepdim=True)
-    return ((values - mean) * contrast + mean).round().clamp(0, 255).to(torch.uint8)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
     """The shift and scale of some dimensions."""
 
     center: Tensor  # value that becomes 0; shape: (dimension,)
     scale: Tensor  # distance that becomes 1; shape: (dimension,)
-    state_limit: float  # largest magnitude of a normalised state
-    bounded: bool  # True if normalised actions lie in [-1, 1]
 
     def state(self, values: Tensor) -> Tensor:
         """Normalise states. Shape: (..., dimension), kept."""
-        return self._normalize(values).clamp(-self.state_limit, self.state_limit)
+        return self._normalize(values).clamp(-_STATE_LIMIT, _STATE_LIMIT)
 
     def action(self, values: Tensor) -> Tensor:
-        """Normalise actions. Shape: (..., dimension), kept."""
-        normalized = self._normalize(values)
-        return normalized.clamp(-1.0, 1.0) if self.bounded else normalized
+        """Normalise actions to [-1, 1]. Shape: (..., dimension), kept."""
+        return self._normalize(values).clamp(-1.0, 1.0)
 
     def physical_action(self, normalized: Tensor) -> Tensor:
         """Undo ``action``, and clip values to the range of the data. Shape: kept."""
-        inside = normalized.clamp(-1.0, 1.0) if self.bounded else normalized
-        return inside * self.scale + self.center
+        return normalized.clamp(-1.0, 1.0) * self.scale + self.center
 
     def _normalize(self, values: Tensor) -> Tensor:
         center, scale = (kept.to(values.device, non_blocking=True) for kept in (self.center, self.scale))
         return (values - center) / scale.clamp(min=_SMALLEST_SCALE)
 
 
-def scaling(statistics: list[KeyStatistics], method: Normalization) -> Scaling:
-    """Return the scaling of several keys, one after the other."""
-    # ``min_max`` and ``q01_q99`` bring the range to [-1, 1], ``mean_std`` the deviation to 1.
-    names = {"min_max": ("min", "max"), "q01_q99": ("q01", "q99"), "mean_std": ("mean", "std")}[method]
-    first, second = (
-        torch.tensor([value for key in statistics for value in key[name]], dtype=torch.float32) for name in names
+def scaling(statistics: list[KeyStatistics]) -> Scaling:
+    """Return the scaling of several keys, one after the other, which brings their range to [-1, 1]."""
+    low, high = (
+        torch.tensor([value for key in statistics for value in key[name]], dtype=torch.float32)
+        for name in ("min", "max")
     )
-    is_range = method != "mean_std"
-    center, scale = ((first + second) / 2, (second - first) / 2) if is_range else (first, second)
+    scale = (high - low) / 2
     still = scale < _SMALLEST_SCALE
-    return Scaling(
-        center=center,
-        scale=torch.where(still, torch.zeros_like(scale), scale),
-        state_limit=_STATE_LIMIT[method],
-        bounded=is_range,
-    )
+    return Scaling(center=(low + high) / 2, scale=torch.where(still, torch.zeros_like(scale), scale))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,11 +120,9 @@ class Embodiment:
             for modality in ("state", "action")
         }
 
-    def scaling(self, modality: str, method: Normalization) -> Scaling:
+    def scaling(self, modality: str) -> Scaling:
         """Return the scaling of all keys of ``state`` or ``action``, one after the other."""
-        return scaling(
-            [self.statistics[modality][key] for key in self.modality_configs[modality].modality_keys], method
-        )
+        return scaling([self.statistics[modality][key] for key in self.modality_configs[modality].modality_keys])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -166,13 +142,12 @@ class Gr00tSmallProcessor(ProcessorMixin):
         embodiments: Mapping[str, Any],
         capacity: Mapping[str, int],
         image_size: int = 64,
-        normalization: Normalization = "min_max",
+        normalization: str = _NORMALIZATION,
         max_instruction_tokens: int = 24,
         random_shift_px: int = 4,
-        colour_jitter: float = 0.0,
     ) -> None:
-        if normalization not in NORMALIZATIONS:
-            raise EmbodimentError(f"no normalization called {normalization!r}; known are: {', '.join(NORMALIZATIONS)}")
+        if normalization != _NORMALIZATION:
+            raise EmbodimentError(f"no normalization called {normalization!r} is known, {_NORMALIZATION!r} is")
         super().__init__(tokenizer)
         # Robots by tag value, as ``Embodiment.to_dict`` gives them: plain values, because the checkpoint holds them.
         self.embodiments = dict(embodiments)
@@ -180,10 +155,9 @@ class Gr00tSmallProcessor(ProcessorMixin):
         # and ``max_action_dim``.
         self.capacity = dict(capacity)
         self.image_size = image_size  # edge of the model's images [px]
-        self.normalization: Normalization = normalization
+        self.normalization = normalization
         self.max_instruction_tokens = max_instruction_tokens  # cuts longer instructions
         self.random_shift_px = random_shift_px  # largest shift of training images [px]
-        self.colour_jitter = colour_jitter  # largest relative change of brightness and contrast in training
         self.training = False
         self._known: dict[str, Embodiment] = {}
         for tag, content in self.embodiments.items():
@@ -242,8 +216,6 @@ class Gr00tSmallProcessor(ProcessorMixin):
             images = fit_images(pixels.flatten(0, 1).permute(0, 3, 1, 2), self.image_size)
             if self.training and self.random_shift_px:
                 images = shift_randomly(images, self.random_shift_px, generator)
-            if self.training and self.colour_jitter:
-                images = tint_randomly(images, self.colour_jitter, generator)
             views.append(images.unflatten(0, pixels.shape[:2]))
         images, max_views = torch.cat(views, dim=1), self.capacity["max_views"]
         batch, count = images.shape[:2]
@@ -264,7 +236,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         inputs |= {"input_ids": words["input_ids"], "attention_mask": words["attention_mask"].bool()}
 
         state = _concatenate(observation["state"], embodiment.modality_configs["state"].modality_keys)
-        normalized = embodiment.scaling("state", self.normalization).state(state)
+        normalized = embodiment.scaling("state").state(state)
         inputs["state"] = _pad(normalized, self.capacity["max_state_horizon"], self.capacity["max_state_dim"])
         inputs["embodiment_id"] = torch.full((batch,), embodiment.embodiment_id)
         if action is not None:
@@ -277,7 +249,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         dimensions = embodiment.dimensions["action"]
         horizon = len(embodiment.modality_configs["action"].delta_indices)
         normalized = action[:, :horizon, : sum(dimensions.values())].detach().float().cpu()
-        physical = embodiment.scaling("action", self.normalization).physical_action(normalized)
+        physical = embodiment.scaling("action").physical_action(normalized)
         parts = physical.split(list(dimensions.values()), dim=-1)
         return {key: part.contiguous().numpy() for key, part in zip(dimensions, parts, strict=True)}
 
@@ -296,7 +268,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
     ) -> tuple[Tensor, Tensor]:
         """Return normalised actions and the mask of those that count. Shapes: (B, action_horizon, max_action_dim)."""
         values = _concatenate(action, embodiment.modality_configs["action"].modality_keys)
-        normalized = embodiment.scaling("action", self.normalization).action(values)
+        normalized = embodiment.scaling("action").action(values)
         mask = torch.ones_like(normalized, dtype=torch.bool)
         if is_padding is not None:
             mask &= ~torch.from_numpy(np.asarray(is_padding, dtype=bool)).unsqueeze(-1)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gr00t import EmbodimentError
-from gr00t.data.statistics import compute_statistics
-from gr00t.data.types import ModalityConfig
+from gr00t.data.types import ModalityConfig, compute_statistics
 from gr00t.model import Gr00tSmall, Gr00tSmallProcessor
 from gr00t.model.building import add_embodiment, build_small_model
 from transformers import AutoModel, AutoProcessor
