@@ -11,9 +11,10 @@ import tyro
 from isaaclab_arena.cli.main import COMMANDS, MAINS, commands_of_others
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.distributed.context import is_a_rank
-from isaaclab_arena.distributed.launch import without_launch_options, without_options
+from isaaclab_arena.distributed.launch import with_empty_resume, without_launch_options, without_options
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation import eval_runner, planning, policy_runner, run
+from isaaclab_arena.evaluation import eval_runner, planning, policy_runner
+from isaaclab_arena.evaluation.options import is_run
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage import layout, ledger, recovery
 from isaaclab_arena.training.config import SETTINGS, settings_of
@@ -79,10 +80,12 @@ def resume(argv: Sequence[str]) -> int:
         raise ConfigError(message, file=str(directory), key="command_line")
     # Relative paths of the command line count from the directory in which it was typed.
     _refuse_elsewhere(plan.working_directory, directory)
-    command = run.resuming_command(
-        without_options(typed, ("output_dir", "experiment_output_directory")), str(directory.absolute())
-    )
-    return MAINS.get(_RUNNERS[program])([*_ranks(plan.devices, more), *command, *more])
+    places = ("output_dir", "experiment_output_directory", "resume")
+    kept = without_options(with_empty_resume(typed, is_run=is_run), places)
+    # A cluster starts its ranks itself.
+    on_cluster = any(word.partition("=")[0] == "--cluster" for word in typed)
+    ranks = [] if on_cluster else _ranks(plan.devices, more)
+    return MAINS.get(_RUNNERS[program])([*ranks, *kept, "--resume", str(directory.absolute()), *more])
 
 
 def _refuse_elsewhere(typed_in: str | None, directory: Path) -> None:
