@@ -201,11 +201,16 @@ def failures_recorded() -> Iterator[None]:
         raise
 
 
+def has_started_this_rank() -> bool:
+    """Whether this project's launcher, and no other, started this process as a rank."""
+    return bool(os.environ.get(RUN_DIRECTORY_FILE))
+
+
 def leave_last_words(text: str) -> None:
     """Make torchrun end its report with this text, if torchrun started this rank."""
     # After a failure torchrun prints thirty lines below the ranks' output, and ends them with the record of the first
     # failed rank. This project's launcher prints no such lines.
-    if not os.environ.get(RUN_DIRECTORY_FILE):
+    if not has_started_this_rank():
         extra = {"py_callstack": f"\n{text}", "timestamp": str(int(time.time()))}
         leave_for_launcher(FAILURE_FILE, json.dumps({"message": {"message": text, "extraInfo": extra}}))
 

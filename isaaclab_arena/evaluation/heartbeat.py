@@ -9,7 +9,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -28,7 +28,7 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.logs import LongWork, plain_text
 from isaaclab_arena.paths import now
-from isaaclab_arena.storage.atomic import read_whole
+from isaaclab_arena.storage import atomic
 
 # The status of a rank: one small file that the rank rewrites every second and the other ranks read.
 
@@ -99,26 +99,18 @@ def status_path(output_directory: Path, rank: int) -> Path:
 
 def write_rank_status(output_directory: Path, status: RankStatus) -> None:
     """Replace the rank's status file atomically: a reader sees the old content or the new one."""
-    path = status_path(output_directory, status.rank)
-    temporary = path.with_name(f".{path.name}.{status.pid}.tmp")
-    try:
-        temporary.write_text(json.dumps(asdict(status)), encoding="utf-8")
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
+    atomic.write_text(status_path(output_directory, status.rank), json.dumps(asdict(status)), overwrite=True)
 
 
 def read_rank_status(output_directory: Path, rank: int, *, run_id: str | None = None) -> RankStatus | None:
     """Return a rank's latest status; None if it is missing, unreadable or of another `run_id` (None accepts any)."""
     try:
-        written: dict[str, Any] = json.loads(read_whole(status_path(output_directory, rank)).decode())
-        status = RankStatus(**{**written, "state": RankState(written["state"])})
-    except (StorageError, ValueError, TypeError, KeyError, RecursionError):
+        written = atomic.read_json(status_path(output_directory, rank))
+        status = atomic.adapter(RankStatus).validate_python(written)
+    except (StorageError, ValueError):
         return None
     # A default that a function makes describes this process, and never the rank that wrote the file.
-    if any(each.default is MISSING and each.name not in written for each in fields(RankStatus)):
+    if not written.keys() >= {"state", *(each.name for each in fields(RankStatus) if each.default is MISSING)}:
         return None
     return status if run_id is None or status.run_id == run_id else None
 
@@ -273,12 +265,7 @@ class StatusPublisher(Observer):
 
     def __enter__(self) -> Self:
         # `StorageError` if the first status cannot be written. Later errors are logged.
-        path = status_path(self.output_directory, self._status.rank)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._write()
-        except OSError as error:
-            raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+        self._write()
         self._beating.__enter__()
         return self
 
@@ -361,7 +348,7 @@ class StatusPublisher(Observer):
     def _write_or_log(self) -> None:
         try:
             self._write()
-        except OSError as error:
+        except StorageError as error:
             if self.is_written:
                 _LOG.warning("cannot write this rank's status, so others may take it for dead: %s", error)
             self.is_written = False

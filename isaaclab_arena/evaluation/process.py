@@ -33,8 +33,9 @@ from rich.console import Console
 from isaaclab_arena.distributed.context import DistributedContext, claimed_rank
 from isaaclab_arena.distributed.launch import failures_recorded
 from isaaclab_arena.distributed.ranks import PeerStoppedError
-from isaaclab_arena.errors import ArenaError, ConfigError, StorageError
+from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.logs import ended_in, open_missing_streams, plain_text, set_up_console_logging
+from isaaclab_arena.storage.atomic import storage_errors
 
 _LOG = logging.getLogger(__name__)
 
@@ -147,9 +148,6 @@ class Watchdog:
     _file: BinaryIO | None = field(default=None, init=False)
     _armed_s: float = field(default=0.0, init=False)
     _step_s: float = field(default=0.0, init=False)
-    _complaint: str | None = field(default=None, init=False)
-    _announcing: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _is_announcing: bool = field(default=False, init=False)
 
     @contextmanager
     def guard(self, name: str, *, silence_s: float, missing: str = "has made no control step for") -> Iterator[None]:
@@ -159,30 +157,24 @@ class Watchdog:
             return
         # The line goes into the file in advance, as later may be too late. `missing`: the failure of the job, in words.
         complaint = f"job '{name}' {missing} {silence_s:g} s"
-        try:
+        with storage_errors("write", self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = self.path.open("ab", buffering=0)
             begin = file.tell()
             file.write(f"{complaint}:\n".encode())
-        except OSError as error:
-            raise StorageError(f"cannot write {self.path}: {error.strerror}") from error
         try:
             self._file, self._silence_s = file, silence_s
-            self._step_s = time.monotonic()
-            self._complaint = complaint
-            # The thread of an earlier block may still run. A thread for each would cost more CPU time than the rest.
-            with self._announcing:
-                if not self._is_announcing:
-                    self._is_announcing = True
-                    threading.Thread(target=self._announce, daemon=True).start()
             self._armed_s = float("-inf")
             self.step_finished()
+            is_over = threading.Event()
+            threading.Thread(target=self._announce, args=(complaint, is_over), daemon=True).start()
             try:
-                with ended_in(lambda: self._step_s + self._silence_s - time.monotonic()):
+                with ended_in(self._left_s):
                     yield
             finally:
+                is_over.set()
                 faulthandler.cancel_dump_traceback_later()
-                self._file = self._complaint = None
+                self._file = None
         finally:
             # After a normal end the line is removed. If it is left over, it must not make the job fail.
             with file, suppress(OSError):
@@ -201,23 +193,16 @@ class Watchdog:
             # The timer may be up to one interval old, and must not end a step too early.
             faulthandler.dump_traceback_later(self._silence_s + _INTERVAL_S, exit=True, file=self._file.fileno())
 
-    def _announce(self) -> None:
-        """Log that the process is about to end, if Python can still run; return once no job is guarded."""
-        look_s, idle_s, told = 0.2, 0.0, None
-        while True:
-            time.sleep(look_s)
-            complaint, late_s = self._complaint, time.monotonic() - self._step_s - self._silence_s
-            if complaint is None or late_s < 0:
-                told = None
-            elif complaint != told:
-                told = complaint
+    def _left_s(self) -> float:
+        return self._step_s + self._silence_s - time.monotonic()
+
+    def _announce(self, complaint: str, is_over: threading.Event) -> None:
+        """Log once that the process is about to end, if Python can still run."""
+        while not is_over.wait(0.2):
+            if self._left_s() <= 0:
                 where = "%s; process %d ends in a second, where it stood is in %s"
                 _LOG.error(where, complaint, os.getpid(), self.path)
-            idle_s = 0.0 if complaint is not None else idle_s + look_s
-            with self._announcing:
-                if idle_s > 2.0 and self._complaint is None:
-                    self._is_announcing = False
-                    return
+                return
 
 
 # Save and restore MuJoCo's callbacks, which are global to the process. No batch steps while one of them is a Python

@@ -2,13 +2,12 @@
 
 import io
 import logging
-import os
 import shlex
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
 from isaaclab_arena.evaluation import condition_sets, heartbeat, job_run, planning, process, queues, run_start
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.options import RunOptions, is_run
+from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment_builder import sampler_in_words
 from isaaclab_arena.storage import layout, ledger, recovery
@@ -118,7 +117,7 @@ def run(request: planning.RunRequest, host: RunHost) -> RunOutcome:
             return RunOutcome(exit_code=code, output_directory=directory)
 
         request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
-        last_line = how_to_go_on(request, context, directory)
+        last_line = how_to_go_on(request, directory)
         name = "driver" if is_elsewhere else f"rank{context.rank}"
         stack.enter_context(logs.log_file(directory / "logs" / f"{name}.log", context.rank))
 
@@ -412,64 +411,14 @@ def consolidate_what_ranks_left(
         ledger.write_failed_report(directory, name, loss, attempt, rank)
 
 
-# Build the command that resumes a run: the original one with its launcher, ``--resume`` and the directory.
-
-_SCRIPT = "isaaclab-arena"
-
-
-def how_to_go_on(request: planning.RunRequest, context: processes.DistributedContext, output_directory: Path) -> str:
+def how_to_go_on(request: planning.RunRequest, output_directory: Path) -> str:
     """Return one line for the user: the command that resumes the run, or the option to add to the last command."""
     # Must run before a policy can change the working directory, in which the command was typed.
     is_below = output_directory.is_relative_to(Path.cwd())
-    directory = str(output_directory.relative_to(Path.cwd()) if is_below else output_directory)
+    directory = shlex.quote(str(output_directory.relative_to(Path.cwd()) if is_below else output_directory))
     if not request.command_line:
-        return f"go on with --resume {shlex.quote(directory)}"
-    program, *arguments = request.command_line
-    parent: list[str] | None = None
-    if processes.is_a_rank():
-        # The command line of the launcher stays unknown if the system does not show it.
-        with suppress(OSError):
-            shown = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().split(b"\0")[:-1]
-            parent = [os.fsdecode(word) for word in shown] or None
-    # Prefer the command that the user typed. If it is unknown, try one that needs the directory only.
-    (words, is_typed), command = typed_command(arguments, own=sys.orig_argv, parent=parent), None
-    if is_typed:
-        command = resuming_command(words, directory)
-    elif words[0] == _SCRIPT:
-        # The user never typed the runner's arguments: `isaaclab-arena quickstart` and `resume` build them.
-        command = [_SCRIPT, "resume", directory, *(words[3:] if words[1:2] == ["resume"] else [])]
-    elif processes.is_a_rank():
-        return f"go on with the same command and --resume {shlex.quote(directory)}"
-    # The typed command is unknown: run the module with the arguments of this process.
-    command = command or resuming_command(["python", "-m", program, *arguments], directory)
-    several = context.world_size > context.local_world_size
-    return f"go on with{', on each machine its own line like' if several else ''}: {shlex.join(command)}"
-
-
-def typed_command(
-    arguments: Sequence[str], *, own: Sequence[str], parent: Sequence[str] | None
-) -> tuple[list[str], bool]:
-    """Return the command line of the launcher or else this process, and whether it is all that the user typed."""
-    # `parent` is the command line of the launcher. `arguments` must end it, or the launcher got other arguments. Our
-    # launcher does not pass its own options on to the ranks; torchrun's precede the program's name.
-    found = list(own if parent is None else parent)
-    passed_on = found if parent is None else launch.without_launch_options(found)
-    # A user types the name of an installed script without the interpreter's name.
-    is_script = len(found) > 1 and Path(found[1]).name == _SCRIPT
-    words = [_SCRIPT, *found[2:]] if is_script else found
-    return words, passed_on[-len(arguments) :] == list(arguments)
-
-
-def resuming_command(command: Sequence[str], directory: str) -> list[str]:
-    """Return the command line with `--resume DIRECTORY` at its end, in place of any `--resume` that it has."""
-    kept: list[str] = []
-    is_value = False
-    for word, following in zip(command, [*command[1:], "-"], strict=False):
-        if is_value:
-            is_value = False
-        elif word == "--resume":
-            is_value = is_run(following)
-        elif not word.startswith("--resume="):
-            kept.append(word)
-    # Without a slash, `--resume` takes a word for a run only if it finds the plan there.
-    return [*kept, "--resume", directory if "/" in directory else f"./{directory}"]
+        return f"go on with --resume {directory}"
+    # Only torchrun or a scheduler knows how it started the ranks.
+    if processes.is_a_rank() and not launch.has_started_this_rank():
+        return f"go on with the same command and --resume {directory}"
+    return f"go on with: isaaclab-arena resume {directory}"

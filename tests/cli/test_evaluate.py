@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from isaaclab_arena.cli.main import main
+from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.storage.ledger import read_run_plan, write_run_plan
 from tests.end_to_end.launching import ROOT, write_jobs
 from tests.environments.libero.checkouts import NUM_STATES, SUITES, in_checkout, make_checkout
@@ -81,6 +82,16 @@ def test_ranks_of_several_machines_are_not_guessed(shy_run, capsys):
     write_run_plan(shy_run, replace(plan, devices=("cuda:0", "cuda:0"), world_size=2))
     assert main(["resume", "out"]) == 2
     assert "say what to use with --gpu_ids" in capsys.readouterr().err
+
+
+def test_the_ranks_of_a_cluster_are_left_to_it(shy_run, monkeypatch):
+    plan, typed = read_run_plan(shy_run), []
+    (shy_run / "run.json").unlink()
+    on_cluster = (*plan.command_line, "--cluster", "ray")
+    write_run_plan(shy_run, replace(plan, devices=("cpu", "cpu"), world_size=2, command_line=on_cluster))
+    monkeypatch.setattr(eval_runner, "main", typed.append)
+    main(["resume", "out"])
+    assert typed == [["--eval_jobs_config", "jobs.json", "--cluster", "ray", "--resume", str(shy_run)]]
 
 
 def test_elsewhere_its_paths_would_be_others(shy_run, tmp_path_factory, monkeypatch, capsys):

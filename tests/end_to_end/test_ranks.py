@@ -163,9 +163,7 @@ def test_an_interrupted_run_keeps_what_finished_and_exits_with_the_signals_code(
     }
     output = tmp_path / "out"
     path = write_jobs(tmp_path / "jobs.json", [job])
-    typed = command("--eval_jobs_config", path, "--output_dir", output)
-    # Fresh: the command that goes on is read from the process's own command line.
-    process = start(typed, tmp_path / "log", fresh=True)
+    process = start(command("--eval_jobs_config", path, "--output_dir", output), tmp_path / "log")
     try:
         wait_until(lambda: _num_committed(output, "long", 0) >= 2)
         process.send_signal(signal.SIGINT)
@@ -176,7 +174,7 @@ def test_an_interrupted_run_keeps_what_finished_and_exits_with_the_signals_code(
     assert job["status"] == "interrupted"
     assert job["episodes"] == _num_committed(output, "long", 0)
     last_line = (tmp_path / "log").read_text().splitlines()[-1]
-    assert last_line == f"go on with: {shlex.join([*typed, '--resume', str(output)])}"
+    assert last_line == f"go on with: isaaclab-arena resume {output}"
 
 
 def _num_committed(output: Path, job: str, rank: int) -> int:

@@ -133,14 +133,14 @@ def test_a_publisher_left_by_an_exception_says_that_the_rank_failed(tmp_path):
     assert json.loads(status_path(tmp_path, 1).read_text())["state"] == "failed"
 
 
-def test_a_full_disk_does_not_stop_the_rank(tmp_path, caplog):
+def test_a_status_that_cannot_be_written_does_not_stop_the_rank(tmp_path, caplog):
     publisher = StatusPublisher(tmp_path, status_of(), interval_s=0.01)
     with publisher:
-        status_path(tmp_path, 1).unlink()
-        status_path(tmp_path, 1).parent.rename(tmp_path / "gone")
+        status_path(tmp_path, 1).rename(tmp_path / "gone")
+        status_path(tmp_path, 1).mkdir()
         wait_until(lambda: bool(caplog.records))
         publisher.on_step(*steps(1))
-        (tmp_path / "gone").rename(tmp_path / "logs")
+        status_path(tmp_path, 1).rmdir()
         wait_until(lambda: (status := read_rank_status(tmp_path, 1)) is not None and status.env_steps == 1)
     assert [record.message.partition(",")[0] for record in caplog.records] == ["cannot write this rank's status"]
 

@@ -2,7 +2,6 @@
 
 import shlex
 import shutil
-import sys
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,14 +9,13 @@ import pandas as pd
 import pytest
 import torch
 
-from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.cli.main import main as command
+from isaaclab_arena.distributed.context import RUN_DIRECTORY_FILE, DistributedContext
 from isaaclab_arena.errors import PolicyLostError
-from isaaclab_arena.evaluation.eval_runner import EvalOptions, main
+from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.evaluation.heartbeat import read_rank_status
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.options import read_command_line
-from isaaclab_arena.evaluation.policy_runner import PolicyOptions
-from isaaclab_arena.evaluation.run import how_to_go_on, resuming_command, typed_command
+from isaaclab_arena.evaluation.run import how_to_go_on
 from isaaclab_arena.interfaces.policy import PolicyTraits
 from isaaclab_arena.logs import told
 from isaaclab_arena.storage.episodes import list_episodes
@@ -282,65 +280,20 @@ def test_a_run_that_is_tracked_has_the_same_results_and_says_where_they_are_show
 # What a person is told to type after a run that is not complete.
 
 
-ARGUMENTS = ["--eval_jobs_config", "my jobs.json"]
-MODULE = ["-m", "isaaclab_arena.evaluation.eval_runner"]
-TORCHRUN = ["python", "-m", "torch.distributed.run", "--nproc_per_node=2"]
-
-
 @pytest.mark.parametrize(
-    ("own", "parent", "typed"),
+    ("typed", "variables", "told"),
     [
-        (["python", *MODULE, *ARGUMENTS], None, ["python", *MODULE, *ARGUMENTS]),
-        (["python", "/venv/bin/isaaclab-arena", "run", *ARGUMENTS], None, ["isaaclab-arena", "run", *ARGUMENTS]),
-        (["python", *MODULE, *ARGUMENTS], [*TORCHRUN, *MODULE, *ARGUMENTS], [*TORCHRUN, *MODULE, *ARGUMENTS]),
-        (
-            ["python", *MODULE, *ARGUMENTS],
-            ["python", *MODULE, "--gpu_ids", "0", "1", *ARGUMENTS],
-            ["python", *MODULE, "--gpu_ids", "0", "1", *ARGUMENTS],
-        ),
-        (["python", *MODULE, *ARGUMENTS], ["slurmstepd: [42.0]"], None),
-        (["pytest", "tests"], None, None),
+        (("eval_runner",), (), "go on with: isaaclab-arena resume 'my out'"),
+        (("eval_runner",), ("RANK", RUN_DIRECTORY_FILE), "go on with: isaaclab-arena resume 'my out'"),
+        (("eval_runner",), ("RANK",), "go on with the same command and --resume 'my out'"),
+        ((), (), "go on with --resume 'my out'"),
     ],
-    ids=["one process", "console script", "torchrun", "launcher of its own", "scheduler", "called from Python"],
+    ids=["one process", "launcher of its own", "torchrun", "called from Python"],
 )
-def test_the_command_is_the_one_that_was_typed_launcher_and_all(own, parent, typed):
-    words, is_typed = typed_command(ARGUMENTS, own=own, parent=parent)
-    assert (words if is_typed else None) == typed
-
-
-BY_COMMAND = ["python", "/venv/bin/isaaclab-arena"]
-
-
-@pytest.mark.parametrize(
-    ("typed", "told"),
-    [
-        ([*BY_COMMAND, "resume", "out"], ["isaaclab-arena", "resume", "out"]),
-        ([*BY_COMMAND, "resume", "old/out", "--retry_errors"], ["isaaclab-arena", "resume", "out", "--retry_errors"]),
-        ([*BY_COMMAND, "quickstart", "here", "--limit", "1"], ["isaaclab-arena", "resume", "out"]),
-        (["pytest", "tests"], ["python", *MODULE, *ARGUMENTS, "--resume", "./out"]),
-    ],
-)
-def test_a_command_that_takes_no_line_of_the_runners_is_gone_on_with_by_the_runs_directory(typed, told, monkeypatch):
-    assert not typed_command(ARGUMENTS, own=typed, parent=None)[1]
-    monkeypatch.setattr(sys, "orig_argv", typed)
-    context = DistributedContext.from_environment({}, device="cpu")
-    line = how_to_go_on(request_of(command_line=(MODULE[1], *ARGUMENTS)), context, Path.cwd() / "out")
-    assert line == f"go on with: {shlex.join(told)}"
-
-
-@pytest.mark.parametrize("before", [[], ["--resume"], ["--resume", "some/run"], ["--resume=some/run"]])
-def test_it_names_the_directory_of_the_run_once(before):
-    command = resuming_command(["python", *MODULE, *before, "--seed", "3", *ARGUMENTS], "outputs/2026-01-01_00-00-00")
-    assert command == ["python", *MODULE, "--seed", "3", *ARGUMENTS, "--resume", "outputs/2026-01-01_00-00-00"]
-    options, unknown = read_command_line(EvalOptions, command[3:], program="test")
-    assert (options.resume, unknown) == ("outputs/2026-01-01_00-00-00", [])
-
-
-def test_a_single_policys_command_can_be_gone_on_with_too():
-    typed = ["--policy_type", "scripted", "lift_object", "--object", "cube"]
-    command = resuming_command(["python", "-m", "policy_runner", *typed], "out")
-    options, rest = read_command_line(PolicyOptions, command[3:], program="test")
-    assert (options.resume, rest) == ("./out", ["lift_object", "--object", "cube"])
+def test_the_line_after_an_incomplete_run_says_what_resumes_it(typed, variables, told, monkeypatch):
+    for name in variables:
+        monkeypatch.setenv(name, "0")
+    assert how_to_go_on(request_of(command_line=typed), Path.cwd() / "my out") == told
 
 
 def test_the_command_after_the_table_of_an_incomplete_run_resumes_it(tmp_path, monkeypatch, capsys):
@@ -348,17 +301,19 @@ def test_the_command_after_the_table_of_an_incomplete_run_resumes_it(tmp_path, m
     shy = {"policy_type": "tests.fakes.ShrugPolicy", "policy_config_dict": {"raise_at": 3}}
     write_jobs(tmp_path / "my jobs.json", [{"name": "shy", **environment, **shy}])
     monkeypatch.chdir(tmp_path)
-    assert main([*ARGUMENTS, "--output_dir", "out"]) == 1
+    assert main(["--eval_jobs_config", "my jobs.json", "--output_dir", "out"]) == 1
     last_line = capsys.readouterr().out.splitlines()[-1]
     told, _, line = last_line.partition(": ")
     assert told == "go on with"
     words = shlex.split(line)
-    assert words[:3] == ["python", *MODULE]
-    assert main(words[3:]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == last_line
+    assert words[0] == "isaaclab-arena"
+    for _ in range(2):
+        assert command(words[1:]) == 1
+        assert capsys.readouterr().out.splitlines()[-1] == last_line
     assert sorted(path.name for path in (tmp_path / "out" / "attempts").glob("attempt_*.json")) == [
         "attempt_1.json",
         "attempt_2.json",
+        "attempt_3.json",
     ]
 
 
