@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from isaaclab_arena.analysis.arms import Arm, MatchedEpisodes
+from isaaclab_arena.analysis.arms import Arm, match, paired_difference
 from isaaclab_arena.analysis.picture import GRID, Area, Dot, Line, Mark, Picture, Words, png, svg
 from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, differs_only_by
@@ -94,27 +93,17 @@ def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
     is_axis = all(any(own.owns(key) for own in axes) for key in keys)
 
     # A pair may differ only in the conditions that the variations of the axis change.
-    one, other = benign.episodes, arm.episodes
-    _, at_one, at_other = np.intersect1d(one.index, other.index, assume_unique=True, return_indices=True)
-    one, other = one.at(at_one), other.at(at_other)
-    alike = [
-        is_axis and differs_only_by(json.loads(was), json.loads(is_now), keys)
-        for was, is_now in zip(one.conditions, other.conditions, strict=True)
-    ]
-    kept = np.array(alike, bool) & np.isfinite(one.success) & np.isfinite(other.success)
-    pairs = MatchedEpisodes(first=one.at(kept), second=other.at(kept), unequal_sides=(one.at(~kept), other.at(~kept)))
-
-    # Episodes with equal conditions are not independent, so interval and test use conditions as units.
-    counts, began = pairs.counts, pairs.first.began.tolist()
+    pairs = match(
+        benign, arm, alike=lambda was, now: is_axis and differs_only_by(json.loads(was), json.loads(now), keys)
+    ).without_errors()
+    cost = paired_difference([pairs], conditions=pairs.first.began.tolist())
     return replace(
         alone,
-        counts=counts,
-        drop=counts.difference,
-        drop_interval=statistics.paired_difference_interval(
-            counts, design_effect=statistics.design_effect(pairs.differences, began)
-        ),
-        mid_p=statistics.sign_flip_p(pairs.differences, statistics.draws_of(began))[1] if counts.total else None,
-        left_out=len(arm.episodes) - counts.total,
+        counts=pairs.counts,
+        drop=cost and cost.difference,
+        drop_interval=cost and cost.interval,
+        mid_p=cost and cost.mid_p,
+        left_out=len(arm.episodes) - len(pairs),
     )
 
 
