@@ -47,17 +47,18 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The question of a comparison. ValueError if a value is out of range."""
+    """The question of a comparison; see `check_shares` for values from outside."""
 
     alpha: float = 0.05  # probability of a difference that does not exist
     # Non-inferiority margin, 0 to 1, for the question "no worse"; None for the question "better".
     margin: float | None = None
 
-    def __post_init__(self) -> None:
-        if not 0.0 < self.alpha < 1.0:
-            raise ValueError(f"alpha must be between 0 and 1, got {self.alpha:g}")
-        if self.margin is not None and not 0.0 < self.margin < 1.0:
-            raise ValueError(f"the margin must be between 0 and 1, got {self.margin:g}")
+
+def check_shares(*, prefix: str = "", **shares: float | None) -> None:
+    """Refuse by ConfigError shares, such as a question's, that are not between 0 and 1; `prefix` precedes their key."""
+    for name, value in shares.items():
+        if value is not None and not 0.0 < value < 1.0:
+            raise ConfigError(f"must be between 0 and 1, got {value:g}", key=f"{prefix}{name}")
 
 
 @dataclass(frozen=True, kw_only=True)
