@@ -117,7 +117,6 @@ def _filled(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 # TensorBoard: curves of each job with their intervals, the table of jobs, and films of failures as moving pictures.
 
 _INTERVAL = ("success_rate", "success_low", "success_high")
-_EVENTS = "events.out.tfevents"
 _EARLIER_FILES = 3
 _FRAMES_OF_A_FILM = 60
 _LONGER_SIDE_PIXELS = 240
@@ -128,13 +127,13 @@ class TensorboardTracker(trackers.Tracker):
 
     def __init__(self, run: trackers.TrackedRun) -> None:
         self._directory = run.directory / "tensorboard"
-        self._writing = run.directory / ".tensorboard" if run.series else self._directory
-        if run.series:
-            # A killed process leaves its files.
-            shutil.rmtree(self._writing, ignore_errors=True)
-        # A reader that knows earlier files drops their points from the purge step on.
+        # Each file of a series has all of its points: a reader drops those of earlier files from the purge step on. A
+        # file that is removed while a reader reads it would keep the reader from continuing to the next.
+        earlier = sorted(self._directory.glob("events.out.tfevents.*")) if run.series else []
+        for file in earlier[:-_EARLIER_FILES]:
+            file.unlink(missing_ok=True)
         writer = imported("torch.utils.tensorboard.writer:SummaryWriter")
-        self._writer: Any = writer(str(self._writing), purge_step=0 if run.series else None)
+        self._writer: Any = writer(str(self._directory), purge_step=0 if run.series else None)
         self._num_tables = 0
         tags = [*run.jobs, *(f"{trackers.CHECKPOINTS}/{series}" for series in run.series)]
         rates = {tag: ["Margin", [f"{tag}/{name}" for name in _INTERVAL]] for tag in tags}
@@ -172,17 +171,6 @@ class TensorboardTracker(trackers.Tracker):
     def close(self) -> str:
         """Finish, and return the command that shows the files."""
         self._writer.close()
-        if self._writing != self._directory:
-            # The file of a series is named after those of earlier processes, in the order in which readers read.
-            earlier = sorted(self._directory.glob(f"{_EVENTS}.*"))
-            number = 1 + (int(earlier[-1].suffix[1:]) if earlier else 0)
-            self._directory.mkdir(parents=True, exist_ok=True)
-            [written] = self._writing.iterdir()
-            written.replace(self._directory / f"{_EVENTS}.{number:06d}")
-            shutil.rmtree(self._writing)
-            # A file that is removed while a reader reads it would keep the reader from continuing to the next.
-            for file in earlier[:-_EARLIER_FILES]:
-                file.unlink(missing_ok=True)
         return f"tensorboard --logdir {self._directory}"
 
 
