@@ -3,7 +3,6 @@
 import base64
 import itertools
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -268,7 +267,6 @@ class JobOnPage:
     sentence: str  # quotable summary
     rate: str  # success rate with its interval, or a dash
     num_scored: int  # episodes with a known success
-    is_anytime: bool  # the interval is valid at every look, because a question could end the job
     keys: Mapping[str, str]  # for grouping: environment, policy and swept keys
     outcomes: Mapping[str, int]
     terminations: Mapping[str, int]  # most frequent first
@@ -348,7 +346,6 @@ def job_on_page(
         sentence=f"{what}: {'; '.join([said, *uncounted(row)])}",
         rate=rate,
         num_scored=num_scored,
-        is_anytime=row.get("interval_kind") == "anytime",
         keys={name: plain_text(value) for name, value in keys.items() if value is not None},
         outcomes={name: counts[name] for name in OUTCOMES if counts[name]},
         terminations={plain_text(name): number for name, number in ended.most_common(8)},
@@ -404,7 +401,6 @@ MOST_JOBS_IN_DETAIL = 100
 """Jobs with charts of their own."""
 
 MOST_CURVES = 24
-_STEP = re.compile(r"(\d{1,15})(?:\.\w+)?/?$")
 _NO_STRENGTH = frozenset({"seed", "placement_seed"})
 
 
@@ -451,13 +447,12 @@ def curves(jobs: Sequence[JobOnPage]) -> tuple[Curve, ...]:
     addresses = {id(job): f"#job-{number}" for number, job in enumerate(jobs[:MOST_JOBS_IN_DETAIL])}
     found = []
     for key in (key for key in keys if key not in _NO_STRENGTH):
-        named_checkpoint = any(word in key.rpartition(".")[2] for word in ("checkpoint", "model"))
+        steps = [rows.checkpoint_step({key: job.row.get(PREFIX + key)}) for job in jobs]
+        over_checkpoints = any(steps)
         series: dict[tuple[int, str], dict[float, list[JobOnPage]]] = {}
         own = {PREFIX + key, *(PREFIX + name for name in _NO_STRENGTH)}
-        for job in jobs:
-            row, value = job.row, job.row.get(PREFIX + key)
-            if isinstance(value, str) and named_checkpoint and (step := _STEP.search(value)) is not None:
-                value = float(step[1])
+        for job, step in zip(jobs, steps, strict=True):
+            row, value = job.row, job.row.get(PREFIX + key) if step is None else step[1]
             if not isinstance(value, int | float) or isinstance(value, bool) or row["success_rate"] is None:
                 continue
             # The other properties tell the curves apart.
@@ -474,14 +469,14 @@ def curves(jobs: Sequence[JobOnPage]) -> tuple[Curve, ...]:
             points = (
                 pooled_rate(
                     [job.scored for job in by_value[value]],
-                    label=f"{value:.0f}" if named_checkpoint else f"{value:g}",
+                    label=f"{value:.0f}" if over_checkpoints else f"{value:g}",
                     x=(value - values[0]) / (values[-1] - values[0]),
                     address=addresses.get(id(by_value[value][0])) if len(by_value[value]) == 1 else None,
                 )
                 for value in (values if len(values) > 1 else ())
             )
             if kept := tuple(point for point in points if point is not None):
-                found.append(Curve(key=plain_text(key), of=of, over_checkpoints=named_checkpoint, points=kept))
+                found.append(Curve(key=plain_text(key), of=of, over_checkpoints=over_checkpoints, points=kept))
     return tuple(found[:MOST_CURVES])
 
 

@@ -1,9 +1,11 @@
 """The subjects of the tables' rows: a job, an episode, a metric and a suite, by the files of the ranks."""
 
 import hashlib
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -311,6 +313,28 @@ def simulation_in_words(row: Mapping[str, Any]) -> str:
     protocol, engine = row.get("protocol"), row.get("engine")
     words = [f"by protocol {protocol}"] if protocol else []
     return " ".join([*words, *([f"on {engine}"] if engine else [])])
+
+
+# Find the training step of a swept checkpoint, which is the axis of a learning curve. Pure functions.
+
+_CHECKPOINT_KEY = re.compile(r"checkpoint_step|policy_config_dict\.(.*\.)?[^.]*(checkpoint|model)[^.]*", re.IGNORECASE)
+
+
+def checkpoint_step(swept: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return the swept key that names a checkpoint, and its training step; None if no key does."""
+    # The keys are ``checkpoint_step`` (from an entry's ``checkpoints``), and those of ``policy_config_dict`` with
+    # ``checkpoint`` or ``model`` in their name. The step is a whole number, or the last number of the last path part
+    # with one: 2000 for ``runs/a1/model_2000.pt`` and for ``checkpoints/002000/pretrained_model``.
+    for key, value in swept.items():
+        if _CHECKPOINT_KEY.fullmatch(key) is None:
+            continue
+        if type(value) is int:
+            return key, value
+        parts = PurePath(value).parts if isinstance(value, str) else ()
+        numbers = [number for part in parts for number in re.findall(r"\d+", part)]
+        if numbers:
+            return key, int(numbers[-1])
+    return None
 
 
 # Beside the policy, the factors behind a benchmark's numbers are listed for suites and for single jobs alike.

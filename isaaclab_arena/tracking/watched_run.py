@@ -1,13 +1,12 @@
 """The progress of a run's ranks for Weights & Biases, TensorBoard and MLflow, live or afterwards."""
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.config.schema import TrackerName
@@ -17,7 +16,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.columns import JOBS, METRICS, Show, table_of
 from isaaclab_arena.results.console import job_settings
 from isaaclab_arena.results.merge import RunFiles, job_table, read, records
-from isaaclab_arena.results.rows import metrics_of, repeats_in_words
+from isaaclab_arena.results.rows import checkpoint_step, metrics_of, repeats_in_words
 from isaaclab_arena.storage.ledger import JobResultStatus, PlanEntry, RunPlan, read_run_plan, videos_of_job
 from isaaclab_arena.tracking.trackers import (
     CheckpointMeasures,
@@ -28,28 +27,6 @@ from isaaclab_arena.tracking.trackers import (
     check_trackers,
     open_tracker,
 )
-
-# Find the training step of a swept checkpoint, which is the axis of a learning curve. Pure functions.
-
-_CHECKPOINT_KEY = re.compile(r"checkpoint_step|policy_config_dict\.(.*\.)?[^.]*(checkpoint|model)[^.]*", re.IGNORECASE)
-
-
-def checkpoint_step(swept: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Return the swept key that names a checkpoint, and its training step; None if no key does."""
-    # The keys are ``checkpoint_step`` (from an entry's ``checkpoints``), and those of ``policy_config_dict`` with
-    # ``checkpoint`` or ``model`` in their name. The step is a whole number, or the last number of the last path part
-    # with one: 2000 for ``runs/a1/model_2000.pt`` and for ``checkpoints/002000/pretrained_model``.
-    for key, value in swept.items():
-        if _CHECKPOINT_KEY.fullmatch(key) is None:
-            continue
-        if type(value) is int:
-            return key, value
-        parts = PurePath(value).parts if isinstance(value, str) else ()
-        numbers = [number for part in parts for number in re.findall(r"\d+", part)]
-        if numbers:
-            return key, int(numbers[-1])
-    return None
-
 
 # Read the files that the ranks of a run have written so far, and send trackers the news.
 

@@ -260,7 +260,8 @@ def test_jobs_of_one_strength_are_pooled_over_seeds(jobs: list[JobOnPage]):
 
 def test_checkpoints_make_a_learning_curve_in_the_order_of_their_steps(jobs: list[JobOnPage]):
     key = "sweep.policy_config_dict.checkpoint_path"
-    swept = [with_row(job, **{key: f"run/model_{step}.pt"}) for job, step in zip(jobs, (1000, 50, 300), strict=True)]
+    paths = ("run/model_1000.pt", "checkpoints/000050/pretrained_model", "run/model_300.pt")
+    swept = [with_row(job, **{key: path}) for job, path in zip(jobs, paths, strict=True)]
     (curve,) = curves(swept)
     assert curve.over_checkpoints
     assert [point.label for point in curve.points] == ["50", "300", "1000"]

@@ -22,7 +22,7 @@ from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.report import writing
 from isaaclab_arena.results.console import print_summary
 from isaaclab_arena.results.merge import merge_results, read, records, stale_tables, write_tables
-from isaaclab_arena.results.rows import JobEvidence, metrics_of
+from isaaclab_arena.results.rows import JobEvidence, checkpoint_step, metrics_of
 from isaaclab_arena.results.statistics import interval_of_mean
 from isaaclab_arena.results.stopping import Answer, RateCounts
 from isaaclab_arena.storage.commits import CommitLog
@@ -379,3 +379,22 @@ def test_while_the_world_waits_nothing_is_stale_and_queries_follow_from_the_leng
     assert (waiting("", paced)["stale_action_share"], waiting("", paced)["queries_per_s"]) == (None, None)
     # Whoever finished the episodes did not live to say how often it asked.
     assert waiting("sf")["queries_per_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "step"),
+    [
+        ("policy_config_dict.checkpoint_path", "runs/2026-01-01/model_2000.pt", 2000),
+        ("policy_config_dict.checkpoint_path", "outputs/train/checkpoints/002000/pretrained_model", 2000),
+        ("policy_config_dict.model_path", "finetuned/checkpoint-500", 500),
+        ("policy_config_dict.checkpoint_step", 30, 30),
+        ("checkpoint_step", 30, 30),
+        ("policy_config_dict.agent.Checkpoint", "step-7/model.pt", 7),
+        ("policy_config_dict.checkpoint_path", "models/best", None),
+        ("policy_config_dict.checkpoint_path", True, None),
+        ("policy_config_dict.speed", 2, None),
+        ("arena_env_args.checkpoint", 4, None),
+    ],
+)
+def test_a_swept_checkpoint_says_after_how_many_steps_it_was_saved(key, value, step):
+    assert checkpoint_step({"seed": 3, key: value}) == (None if step is None else (key, step))

@@ -15,7 +15,7 @@ from isaaclab_arena.config.schema import TrackerName
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.storage.ledger import read_run_plan
 from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedRun, TrackedSeries, check_trackers, job_keys
-from isaaclab_arena.tracking.watched_run import checkpoint_step, live_tracking
+from isaaclab_arena.tracking.watched_run import live_tracking
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 from tests.tracking.runs import NotingTracker
 
@@ -208,22 +208,3 @@ def test_the_end_of_a_run_does_not_wait_for_ever(run, caplog):
         pass
     answer.set()
     assert "tracking has not ended" in caplog.messages[0]
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "step"),
-    [
-        ("policy_config_dict.checkpoint_path", "runs/2026-01-01/model_2000.pt", 2000),
-        ("policy_config_dict.checkpoint_path", "outputs/train/checkpoints/002000/pretrained_model", 2000),
-        ("policy_config_dict.model_path", "finetuned/checkpoint-500", 500),
-        ("policy_config_dict.checkpoint_step", 30, 30),
-        ("checkpoint_step", 30, 30),
-        ("policy_config_dict.agent.Checkpoint", "step-7/model.pt", 7),
-        ("policy_config_dict.checkpoint_path", "models/best", None),
-        ("policy_config_dict.checkpoint_path", True, None),
-        ("policy_config_dict.speed", 2, None),
-        ("arena_env_args.checkpoint", 4, None),
-    ],
-)
-def test_a_swept_checkpoint_says_after_how_many_steps_it_was_saved(key, value, step):
-    assert checkpoint_step({"seed": 3, key: value}) == (None if step is None else (key, step))
