@@ -1,7 +1,7 @@
 """The runs whose jobs are compared, and the pairs of episodes that started from the same conditions."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.results import statistics
 from isaaclab_arena.results.merge import Tables, keys_in, read
-from isaaclab_arena.results.statistics import ScoredEpisodes
 from isaaclab_arena.results.stopping import PairCounts
 from isaaclab_arena.storage.contents import Contents, Provenance
 from isaaclab_arena.storage.ledger import PlanEntry, RunPlan, contents_in_effect, read_attempts, videos_of_job
@@ -42,10 +42,10 @@ class EpisodeColumns:
         return EpisodeColumns(**{name: column[positions] for name, column in vars(self).items()})
 
     @property
-    def scored(self) -> ScoredEpisodes:
+    def scored(self) -> statistics.ScoredEpisodes:
         """The episodes with a known success."""
         known = np.isfinite(self.success)
-        return ScoredEpisodes(success=self.success[known], conditions=self.began[known].tolist())
+        return statistics.ScoredEpisodes(success=self.success[known], conditions=self.began[known].tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,10 +252,13 @@ def differences_of_tasks(first: Arm, second: Arm) -> tuple[str, ...]:
     return tuple(found)
 
 
-def match(first: Arm, second: Arm, *, prefix_only: bool = False) -> MatchedEpisodes:
+def match(
+    first: Arm, second: Arm, *, prefix_only: bool = False, alike: Callable[[str, str], bool] | None = None
+) -> MatchedEpisodes:
     """Pair the episodes of two jobs of the same task (see `differences_of_tasks`) by index and applied conditions."""
     # `prefix_only` ends at the first episode that either job lacks, for runs in progress: otherwise episodes that end
-    # early would have too much weight. Without applied conditions the episode's seed identifies them.
+    # early would have too much weight. Without applied conditions the episode's seed identifies them. `alike` decides
+    # whether the applied conditions of two episodes, as JSON, make a pair; None asks for equal ones.
     indices, at_first, at_second = np.intersect1d(
         first.episodes.index, second.episodes.index, assume_unique=True, return_indices=True
     )
@@ -263,12 +266,55 @@ def match(first: Arm, second: Arm, *, prefix_only: bool = False) -> MatchedEpiso
         at_first, at_second = (at[indices == np.arange(len(indices))] for at in (at_first, at_second))
     one, other = first.episodes.at(at_first), second.episodes.at(at_second)
     same = one.drawn == other.drawn
+    if alike is not None:
+        same = np.array(list(map(alike, one.conditions, other.conditions)), bool)
     return MatchedEpisodes(
         first=one.at(same),
         second=other.at(same),
         unequal_sides=(one.at(~same), other.at(~same)),
         only_first=len(first.episodes) - len(one),
         only_second=len(second.episodes) - len(one),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedDifference:
+    """The difference of two success rates over pairs of episodes, first minus second."""
+
+    counts: PairCounts  # outcomes of the pairs, without those that have an error
+    distinct: int  # distinct initial conditions of these pairs
+    difference: float  # difference of the rates
+    interval: statistics.Interval  # of the difference (Newcombe's method 10)
+    exact_p: float  # two-sided p-value of McNemar's exact test; `sign_flip_p` for pairs that share conditions
+    mid_p: float  # the mid-p value of the same test
+    design_effect: float  # number of the pairs that carry as much information as one with its own conditions
+
+
+def paired_difference(
+    matched: Sequence[MatchedEpisodes], *, conditions: Sequence[str] | None = None, confidence: float = 0.95
+) -> PairedDifference | None:
+    """Return the difference over the pairs of one or several tasks without an error, None without such a pair."""
+    # Episodes with equal conditions are not independent, so the interval uses the design effect, and the tests flip
+    # signs of whole conditions. `conditions` are those of the pairs, by default their own.
+    pairs = [each.without_errors() for each in matched]
+    values = np.concatenate([each.differences for each in pairs])
+    if conditions is None:
+        conditions = [condition for each in pairs for condition in each.conditions]
+    each_counts = [vars(each.counts) for each in pairs]
+    counts = PairCounts(**{name: sum(own[name] for own in each_counts) for name in each_counts[0]})
+    effect, draws = statistics.design_effect(values, conditions), statistics.draws_of(conditions)
+    interval = statistics.paired_difference_interval(counts, confidence=confidence, design_effect=effect)
+    if interval is None or counts.difference is None:
+        return None
+    exact_p, mid_p = statistics.sign_flip_p(values, draws)
+    return PairedDifference(
+        counts=counts,
+        distinct=len({*draws.tolist()}),
+        difference=counts.difference,
+        interval=interval,
+        exact_p=exact_p,
+        mid_p=mid_p,
+        design_effect=effect,
     )
 
 

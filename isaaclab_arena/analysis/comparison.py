@@ -13,10 +13,12 @@ import numpy as np
 from isaaclab_arena.analysis.arms import (
     Arm,
     MatchedEpisodes,
+    PairedDifference,
     ReadRun,
     differences_of_tasks,
     match,
     named_arm,
+    paired_difference,
     read_run,
     same_tasks,
 )
@@ -45,17 +47,18 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The question of a comparison. ValueError if a value is out of range."""
+    """The question of a comparison; see `check_shares` for values from outside."""
 
     alpha: float = 0.05  # probability of a difference that does not exist
     # Non-inferiority margin, 0 to 1, for the question "no worse"; None for the question "better".
     margin: float | None = None
 
-    def __post_init__(self) -> None:
-        if not 0.0 < self.alpha < 1.0:
-            raise ValueError(f"alpha must be between 0 and 1, got {self.alpha:g}")
-        if self.margin is not None and not 0.0 < self.margin < 1.0:
-            raise ValueError(f"the margin must be between 0 and 1, got {self.margin:g}")
+
+def check_shares(*, prefix: str = "", **shares: float | None) -> None:
+    """Refuse by ConfigError shares, such as a question's, that are not between 0 and 1; `prefix` precedes their key."""
+    for name, value in shares.items():
+        if value is not None and not 0.0 < value < 1.0:
+            raise ConfigError(f"must be between 0 and 1, got {value:g}", key=f"{prefix}{name}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,23 +88,17 @@ class EventDifference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobComparison:
-    """A candidate against its baseline on one task. Differences are candidate minus baseline."""
+class JobComparison(PairedDifference):
+    """A candidate against its baseline on one task. Differences are candidate minus baseline, at level alpha."""
 
     first: Arm  # candidate
     second: Arm  # baseline
     matched: MatchedEpisodes
-    counts: PairCounts  # outcomes of the pairs, without those that have an error
-    distinct: int  # distinct initial conditions of these pairs
     num_errors: int  # pairs with an error in at least one episode
     rates: tuple[float, float]  # success rates over the pairs, candidate and baseline
     intervals: tuple[statistics.Interval, statistics.Interval]  # Wilson intervals of the rates
-    difference: float  # difference of the rates
-    interval: statistics.Interval  # of the difference, with confidence 1 - alpha
     # The difference if every error were a failure of the candidate and a success of the baseline, and vice versa.
     bounds: statistics.Interval
-    mid_p: float  # two-sided mid-p value of McNemar's test; `sign_flip_p` for pairs that share conditions
-    exact_p: float  # of the exact test
     adjusted_p: float  # mid_p adjusted for the family of the comparison
     verdict: Verdict
     # The least difference that as many pairs detect with power 0.8, None if there is none.
@@ -124,17 +121,11 @@ class JobComparison:
 
 def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Question) -> JobComparison:
     """Compare a candidate with its baseline over their pairs, as a family of one. ValueError if none has a result."""
-    counts, pairs = matched.counts, matched.without_errors()
-    # Episodes with equal conditions are not independent, so the interval uses the design effect, and the tests flip
-    # signs of whole conditions.
-    conditions = pairs.conditions
-    draws = statistics.draws_of(conditions)
-    effect = statistics.design_effect(pairs.differences, conditions)
-    interval = statistics.paired_difference_interval(counts, confidence=1.0 - question.alpha, design_effect=effect)
+    pairs, success = matched.without_errors(), paired_difference([matched], confidence=1.0 - question.alpha)
     intervals = [side.scored.wilson() for side in (pairs.first, pairs.second)]
-    if interval is None or counts.difference is None or intervals[0] is None or intervals[1] is None:
+    if success is None or intervals[0] is None or intervals[1] is None:
         raise ValueError("no pair tells a success from a failure")
-    exact_p, mid_p = statistics.sign_flip_p(pairs.differences, draws)
+    counts, draws = success.counts, statistics.draws_of(pairs.conditions)
     both_succeed = (pairs.first.success > 0) & (pairs.second.success > 0)
     # Errors are NaN: each becomes the worst or the best result of its side.
     one, other = matched.first.success, matched.second.success
@@ -177,22 +168,17 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
         for (name, count), p_value, adjusted in zip(happened.items(), p_values, statistics.holm(p_values), strict=True)
     ]
     return JobComparison(
+        **vars(success),
         first=first,
         second=second,
         matched=matched,
-        counts=counts,
-        distinct=len({*draws.tolist()}),
         num_errors=len(matched) - len(pairs),
         rates=(counts.successes[0] / counts.total, counts.successes[1] / counts.total),
         intervals=(intervals[0], intervals[1]),
-        difference=counts.difference,
-        interval=interval,
         bounds=statistics.Interval(low=float(low), high=float(high)),
-        mid_p=mid_p,
-        exact_p=exact_p,
-        adjusted_p=mid_p,
-        verdict=verdict_of(counts.difference, interval, mid_p, question),
-        detectable=_detectable(counts, question, num_pairs=max(1, round(counts.total / effect))),
+        adjusted_p=success.mid_p,
+        verdict=verdict_of(success.difference, success.interval, success.mid_p, question),
+        detectable=_detectable(counts, question, num_pairs=max(1, round(counts.total / success.design_effect))),
         pairs_needed=_pairs_needed(counts, question),
         length=_mean_difference(pairs.first.length, pairs.second.length, draws),
         time_to_success=_mean_difference(
@@ -364,14 +350,9 @@ class NotComparableError(ArenaError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together:
-    """All tasks of a comparison together."""
+class Together(PairedDifference):
+    """All tasks of a comparison together: the difference over all of their pairs, and its mean over the tasks."""
 
-    counts: PairCounts  # all pairs of all tasks
-    distinct: int  # distinct conditions of the pairs
-    difference: float  # success rate of the candidate minus that of the baseline
-    interval: statistics.Interval
-    mid_p: float  # McNemar's test over all pairs
     mean_of_tasks: float  # mean of the tasks' differences, with equal weights
     mean_of_tasks_interval: statistics.Interval  # bootstrap interval, stratified by task
 
@@ -537,14 +518,8 @@ def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str,
     together = None
     if len(tasks) > 1:
         # Pool the pairs of all tasks. Tasks may share conditions, so the design effect covers the pool.
-        each_counts = [vars(each.counts) for each in tasks]
-        counts = PairCounts(**{name: sum(own[name] for own in each_counts) for name in each_counts[0]})
-        pairs = [each.matched.without_errors() for each in tasks]
-        conditions = [condition for each in pairs for condition in each.conditions]
-        values, draws = np.concatenate([each.differences for each in pairs]), statistics.draws_of(conditions)
-        confidence = 1.0 - question.alpha
-        effect = statistics.design_effect(values, conditions)
-        interval = statistics.paired_difference_interval(counts, confidence=confidence, design_effect=effect)
+        pairs, confidence = [each.matched.without_errors() for each in tasks], 1.0 - question.alpha
+        pooled = paired_difference(pairs, confidence=confidence)
 
         # Resample the pairs of each task for the mean of the tasks.
         strata = np.repeat(np.arange(len(pairs)), [*map(len, pairs)])
@@ -552,18 +527,16 @@ def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str,
             str(number): [1.0] * own["only_first"]
             + [-1.0] * own["only_second"]
             + [0.0] * (own["both"] + own["neither"])
-            for number, own in enumerate(each_counts)
+            for number, own in enumerate(vars(each.counts) for each in tasks)
         }
+        values = np.concatenate([each.differences for each in pairs])
+        conditions = [condition for each in pairs for condition in each.conditions]
         of_mean = statistics.design_effect(values, conditions, strata=strata)
         stratified = statistics.mean_of_tasks_interval(differences, confidence=confidence, design_effect=of_mean)
-        if interval is None or counts.difference is None or stratified is None:
+        if pooled is None or stratified is None:
             raise ValueError("no pair tells a success from a failure")
         together = Together(
-            counts=counts,
-            distinct=len({*draws.tolist()}),
-            difference=counts.difference,
-            interval=interval,
-            mid_p=statistics.sign_flip_p(values, draws)[1],
+            **vars(pooled),
             mean_of_tasks=sum(each.difference for each in tasks) / len(tasks),
             mean_of_tasks_interval=stratified,
         )

@@ -6,14 +6,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from isaaclab_arena.analysis import comparison
-from isaaclab_arena.analysis.arms import Arm, ReadRun, differences_of_tasks, match
+from isaaclab_arena.analysis.arms import Arm, ReadRun, differences_of_tasks, match, paired_difference
 from isaaclab_arena.results.columns import Column, latex_table, markdown_table, table_of, text_table
 from isaaclab_arena.results.merge import csv_text, harmless_text, records
-from isaaclab_arena.results.statistics import Interval, draws_of, holm, mean_of_tasks, sign_flip_p, together
+from isaaclab_arena.results.statistics import Interval, holm, mean_of_tasks, together
 from isaaclab_arena.storage.atomic import json_text, write_text
 from isaaclab_arena.storage.contents import one_hash
 
@@ -277,8 +276,8 @@ def document(report: comparison.ComparisonReport) -> dict[str, Any]:
         )
     pooled = None
     if report.together is not None:
-        figures = {name: value for name, value in vars(report.together).items() if name != "distinct"}
-        pooled = figures | _repeats(report.together)
+        named = ("counts", "difference", "interval", "mid_p", "mean_of_tasks", "mean_of_tasks_interval")
+        pooled = {name: getattr(report.together, name) for name in named} | _repeats(report.together)
     return {
         "schema_version": SCHEMA_VERSION,
         "question": report.question,
@@ -353,12 +352,11 @@ def leaderboard(runs: Sequence[ReadRun], question: comparison.Question) -> Leade
     # Every pair of policies is compared over all tasks; `question.alpha` is the level of the whole family.
     pairs, p_values = list(combinations(entries, 2)), []
     for one, other in pairs:
-        matched = [match(entries[one][task], entries[other][task]).without_errors() for task in first]
-        if not any(map(len, matched)):
+        compared = paired_difference([match(entries[one][task], entries[other][task]) for task in first])
+        if compared is None:
             names = " and ".join(next(iter(entries[name].values())).label for name in (one, other))
             raise comparison.NotComparableError(f"{names} have no two episodes that started from the same conditions")
-        draws = draws_of(condition for each in matched for condition in each.conditions)
-        p_values.append(sign_flip_p(np.concatenate([each.differences for each in matched]), draws)[1])
+        p_values.append(compared.mid_p)
     like: dict[str, list[str]] = {name: [] for name in entries}
     for (one, other), p_value in zip(pairs, holm(p_values), strict=True):
         if p_value > question.alpha:

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from isaaclab_arena.analysis.arms import Arm, MatchedEpisodes
+from isaaclab_arena.analysis.arms import Arm, PairedDifference, match, paired_difference
 from isaaclab_arena.analysis.picture import GRID, Area, Dot, Line, Mark, Picture, Words, png, svg
 from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, differs_only_by
@@ -31,18 +30,17 @@ class Drop:
     axis: str  # ``benign`` for the reference arm
     level: int  # 0 for the benign arm
     libero_plus: str | None  # corresponding axis of LIBERO-plus; None without one
-    episodes: int  # scored episodes
-    distinct: int  # distinct conditions of the scored episodes
-    successes: int  # successful scored episodes
-    rate: float | None  # share of successful episodes; None without episodes
-    interval: statistics.Interval | None  # Wilson interval of the rate; None without episodes
+    scored: statistics.ScoredEpisodes  # of the arm itself
     counts: PairCounts | None = None  # outcomes of pairs, benign episode first; None for the benign arm
-    drop: float | None = None  # benign rate minus changed rate over the pairs; None without pairs
-    drop_interval: statistics.Interval | None = None  # interval of the drop (Newcombe's method 10)
-    mid_p: float | None = None  # two-sided mid-p value of McNemar's test
-    holm_p: float | None = None  # the same, adjusted for all axes of the job at this level
+    cost: PairedDifference | None = None  # benign rate minus changed rate over the pairs; None without pairs
+    holm_p: float | None = None  # the p-value of the cost, adjusted for all axes of the job at this level
     # Episodes without a pair: an error on either side, no counterpart, or other differences than the axis makes.
     left_out: int = 0
+
+    @property
+    def drop(self) -> float:
+        """The loss of success over the pairs, 0 without pairs."""
+        return self.cost.difference if self.cost else 0.0
 
 
 def drops(arms: Iterable[Arm]) -> tuple[Drop, ...]:
@@ -58,7 +56,7 @@ def drops(arms: Iterable[Arm]) -> tuple[Drop, ...]:
         # The axes of one level are one family.
         adjusted: dict[tuple[str, int], float] = {}
         for level in {each.level for each in costs}:
-            tested = [(each.axis, each.mid_p) for each in costs if each.level == level and each.mid_p is not None]
+            tested = [(each.axis, each.cost.mid_p) for each in costs if each.level == level and each.cost is not None]
             p_values = statistics.holm([mid_p for _, mid_p in tested])
             adjusted |= {(axis, level): value for (axis, _), value in zip(tested, p_values, strict=True)}
         found += [replace(each, holm_p=adjusted.get((each.axis, each.level))) for each in costs]
@@ -68,17 +66,13 @@ def drops(arms: Iterable[Arm]) -> tuple[Drop, ...]:
 def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
     """Return the cost of an arm against the benign arm, or its success alone without one."""
     labels = arm.entry.config.labels
-    axis, scored = labels[AXIS_LABEL], arm.episodes.scored
+    axis = labels[AXIS_LABEL]
     alone = Drop(
         job=job,
         axis=axis,
         level=int(labels[LEVEL_LABEL]),
         libero_plus=AXES[axis].libero_plus if axis in AXES else None,
-        episodes=len(scored),
-        distinct=scored.num_distinct,
-        successes=scored.successes,
-        rate=scored.rate,
-        interval=scored.wilson(),
+        scored=arm.episodes.scored,
     )
     if benign is None:
         return alone
@@ -94,27 +88,14 @@ def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
     is_axis = all(any(own.owns(key) for own in axes) for key in keys)
 
     # A pair may differ only in the conditions that the variations of the axis change.
-    one, other = benign.episodes, arm.episodes
-    _, at_one, at_other = np.intersect1d(one.index, other.index, assume_unique=True, return_indices=True)
-    one, other = one.at(at_one), other.at(at_other)
-    alike = [
-        is_axis and differs_only_by(json.loads(was), json.loads(is_now), keys)
-        for was, is_now in zip(one.conditions, other.conditions, strict=True)
-    ]
-    kept = np.array(alike, bool) & np.isfinite(one.success) & np.isfinite(other.success)
-    pairs = MatchedEpisodes(first=one.at(kept), second=other.at(kept), unequal_sides=(one.at(~kept), other.at(~kept)))
-
-    # Episodes with equal conditions are not independent, so interval and test use conditions as units.
-    counts, began = pairs.counts, pairs.first.began.tolist()
+    pairs = match(
+        benign, arm, alike=lambda was, now: is_axis and differs_only_by(json.loads(was), json.loads(now), keys)
+    ).without_errors()
     return replace(
         alone,
-        counts=counts,
-        drop=counts.difference,
-        drop_interval=statistics.paired_difference_interval(
-            counts, design_effect=statistics.design_effect(pairs.differences, began)
-        ),
-        mid_p=statistics.sign_flip_p(pairs.differences, statistics.draws_of(began))[1] if counts.total else None,
-        left_out=len(arm.episodes) - counts.total,
+        counts=pairs.counts,
+        cost=paired_difference([pairs], conditions=pairs.first.began.tolist()),
+        left_out=len(arm.episodes) - len(pairs),
     )
 
 
@@ -126,12 +107,12 @@ DROPS: tuple[Column[Drop], ...] = (
     Column("axis", "string", lambda each: each.axis, show=Show.CONSOLE),
     Column("level", "Int64", lambda each: each.level, show=Show.CONSOLE),
     Column("libero_plus", "string", lambda each: each.libero_plus, title="LIBERO-plus", show=Show.CONSOLE),
-    Column("episodes", "Int64", lambda each: each.episodes, show=Show.CONSOLE),
-    Column("successes", "Int64", lambda each: each.successes),
-    Column("success_rate", "Float64", lambda each: each.rate, title="success % [95 %]", ends="success",
+    Column("episodes", "Int64", lambda each: len(each.scored), show=Show.CONSOLE),
+    Column("successes", "Int64", lambda each: each.scored.successes),
+    Column("success_rate", "Float64", lambda each: each.scored.rate, title="success % [95 %]", ends="success",
            show=Show.CONSOLE),
-    Column("success_low", "Float64", lambda each: each.interval and each.interval.low),
-    Column("success_high", "Float64", lambda each: each.interval and each.interval.high),
+    Column("success_low", "Float64", lambda each: (found := each.scored.wilson()) and found.low),
+    Column("success_high", "Float64", lambda each: (found := each.scored.wilson()) and found.high),
     Column("pairs", "Float64", lambda each: each.counts and each.counts.total, pattern=".0f", show=Show.CONSOLE),
     Column("both", "Float64", lambda each: each.counts and each.counts.both),
     Column("only_benign", "Float64", lambda each: each.counts and each.counts.only_first, title="only benign",
@@ -139,15 +120,16 @@ DROPS: tuple[Column[Drop], ...] = (
     Column("only_changed", "Float64", lambda each: each.counts and each.counts.only_second, title="only changed",
            pattern=".0f", show=Show.CONSOLE),
     Column("neither", "Float64", lambda each: each.counts and each.counts.neither),
-    Column("drop", "Float64", lambda each: each.drop, title="drop [95 %]", ends="drop", pattern="+.1f",
+    Column("drop", "Float64", lambda each: each.cost and each.cost.difference, title="drop [95 %]", ends="drop",
+           pattern="+.1f", show=Show.CONSOLE),
+    Column("drop_low", "Float64", lambda each: each.cost and each.cost.interval.low),
+    Column("drop_high", "Float64", lambda each: each.cost and each.cost.interval.high),
+    Column("mid_p", "Float64", lambda each: each.cost and each.cost.mid_p, title="mid-p", pattern=".3g",
            show=Show.CONSOLE),
-    Column("drop_low", "Float64", lambda each: each.drop_interval and each.drop_interval.low),
-    Column("drop_high", "Float64", lambda each: each.drop_interval and each.drop_interval.high),
-    Column("mid_p", "Float64", lambda each: each.mid_p, title="mid-p", pattern=".3g", show=Show.CONSOLE),
     Column("holm_p", "Float64", lambda each: each.holm_p, title="Holm", pattern=".3g", show=Show.CONSOLE),
     Column("left_out", "Int64", lambda each: each.left_out),
-    Column("distinct_conditions", "Int64", lambda each: each.distinct,
-           when=lambda found: any(each.distinct < each.episodes for each in found)),
+    Column("distinct_conditions", "Int64", lambda each: each.scored.num_distinct,
+           when=lambda found: any(each.scored.num_distinct < len(each.scored) for each in found)),
 )
 """The table of costs, one line per job, axis and level. Rates and drops are 0 to 1."""
 # fmt: on
@@ -166,13 +148,13 @@ def sentences(found: Sequence[Drop]) -> Iterator[str]:
         # Findings are about the last level. The arm with all axes is tested with the others, but is not an axis.
         edge = [each for each in own if each.level == last and each.axis not in (BENIGN, ALL_AXES)]
         hurt = sorted(
-            (each for each in edge if each.holm_p is not None and each.holm_p <= 0.05 and (each.drop or 0.0) > 0),
-            key=lambda each: -(each.drop or 0.0),
+            (each for each in edge if each.holm_p is not None and each.holm_p <= 0.05 and each.drop > 0),
+            key=lambda each: -each.drop,
         )
         if edge:
             # The arm with all axes counts as a test.
             tests = sum(each.level == last and each.holm_p is not None for each in own)
-            told = ", ".join(f"{each.axis} ({100 * (each.drop or 0.0):.0f} points)" for each in hurt)
+            told = ", ".join(f"{each.axis} ({100 * each.drop:.0f} points)" for each in hurt)
             yield (
                 f"{job}: at level {last} success drops along {told or 'no axis'} (5 % after Holm's correction for "
                 f"{tests} tests)"
@@ -184,8 +166,9 @@ def sentences(found: Sequence[Drop]) -> Iterator[str]:
         if left_out:
             yield f"{job}: {left_out} episodes have no pair and count in their own rate alone"
         for each in own:
-            if each.distinct < each.episodes:
-                yield f"{job}: {each.axis} {each.level}: {each.episodes} episodes, {each.distinct} different conditions"
+            number, distinct = len(each.scored), each.scored.num_distinct
+            if distinct < number:
+                yield f"{job}: {each.axis} {each.level}: {number} episodes, {distinct} different conditions"
         if not any(each.axis == BENIGN for each in own):
             yield f"{job}: the run has no benign arm, so nothing can be compared"
 
@@ -215,14 +198,12 @@ def slope_picture(found: Sequence[Drop]) -> Picture:
         line, column = divmod(position, _COLUMNS)
         left, top = _LEFT + column * (_WIDTH + _GAP_X), _TOP + line * (_HEIGHT + _GAP_Y)
         points = sorted([*start, *(each for each in found if each.axis == axis)], key=lambda each: each.level)
-        drawn = [(each.level, each.rate, each.interval) for each in points if each.rate is not None and each.interval]
-        across, ends = (
-            [left + _WIDTH * level / last for level, _, _ in drawn],
-            [(r, i.low, i.high) for _, r, i in drawn],
-        )
-        centres, lows, highs = (
-            [(x, top + 20 + (1 - each[at]) * height) for x, each in zip(across, ends, strict=True)] for at in range(3)
-        )
+        drawn = [
+            (left + _WIDTH * each.level / last, (each.scored.rate, interval.low, interval.high))
+            for each in points
+            if each.scored.rate is not None and (interval := each.scored.wilson()) is not None
+        ]
+        centres, lows, highs = ([(x, top + 20 + (1 - ends[at]) * height) for x, ends in drawn] for at in range(3))
         marks.append(Words(at=(left, top + 10), text=axis, size=12.0))
         for percent in (0, 50, 100):
             y = top + 20 + (1 - percent / 100) * height
@@ -240,7 +221,9 @@ def slope_picture(found: Sequence[Drop]) -> Picture:
             at = (left + _WIDTH * level / last, top + 20 + height + 14)
             marks.append(Words(at=at, text=str(level), size=10.0, anchor="middle"))
     lines = -(-len(axes) // _COLUMNS)
-    told = "; ".join(f"{each.axis} {each.level}: {100 * each.rate:.0f} %" for each in found if each.rate is not None)
+    told = "; ".join(
+        f"{each.axis} {each.level}: {100 * each.scored.rate:.0f} %" for each in found if each.scored.rate is not None
+    )
     return Picture(
         width=_LEFT + min(len(axes), _COLUMNS) * (_WIDTH + _GAP_X) + 4,
         height=_TOP + lines * (_HEIGHT + _GAP_Y),

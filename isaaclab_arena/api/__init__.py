@@ -11,7 +11,14 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 from rich.console import Console
 
-from isaaclab_arena.analysis.comparison import ComparisonReport, JobComparison, Question, Verdict, compare_directories
+from isaaclab_arena.analysis.comparison import (
+    ComparisonReport,
+    JobComparison,
+    Question,
+    Verdict,
+    check_shares,
+    compare_directories,
+)
 from isaaclab_arena.analysis.comparison_files import markdown, write_comparison
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.paths import given_path
@@ -230,9 +237,7 @@ def compare(
         ConfigError: If arguments contradict each other, are out of range, or a run or a job does not exist.
         ArenaError: If nothing can be compared, or a file cannot be read.
     """
-    for key, value in (("alpha", alpha), ("margin", margin)):
-        if value is not None and not 0.0 < value < 1.0:
-            raise ConfigError(f"must be between 0 and 1, got {value:g}", key=key)
+    check_shares(alpha=alpha, margin=margin)
     directories = [run.output_dir if isinstance(run, Results) else given_path(run) for run in runs]
     question = Question(alpha=alpha, margin=margin)
     return Comparison(

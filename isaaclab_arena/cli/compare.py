@@ -13,7 +13,7 @@ from rich.text import Text
 
 from isaaclab_arena.analysis import comparison_files
 from isaaclab_arena.analysis.arms import named_arm, read_run
-from isaaclab_arena.analysis.comparison import NotComparableError, Question, Verdict, compare_directories
+from isaaclab_arena.analysis.comparison import NotComparableError, Question, Verdict, check_shares, compare_directories
 from isaaclab_arena.cli.main import print_json
 from isaaclab_arena.config.options import Count, wrong_numbers
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, EDGE_LEVEL
@@ -28,13 +28,6 @@ from isaaclab_arena.results.rows import percent_text
 
 NOT_COMPARABLE = 3
 """Exit code where nothing can be compared."""
-
-
-def check_shares(**options: float | None) -> None:
-    """Refuse by ConfigError options that are not between 0 and 1."""
-    for name, value in options.items():
-        if value is not None and not 0.0 < value < 1.0:
-            raise ConfigError(f"must be between 0 and 1, got {value:g}", key=f"--{name}")
 
 
 def kept(write: Callable[[], Path], *, way_out: str | None) -> Path | None:
@@ -83,7 +76,7 @@ class CompareOptions:
 def main(argv: Sequence[str]) -> int:
     """Compare, write the files and show the tables; ConfigError, or StorageError for a file."""
     options = tyro.cli(CompareOptions, args=argv, prog="isaaclab-arena compare", use_underscores=True)
-    check_shares(alpha=options.alpha, margin=options.margin)
+    check_shares(prefix="--", alpha=options.alpha, margin=options.margin)
     question = Question(alpha=options.alpha, margin=options.margin)
     names = {}
     for text in options.map:
@@ -149,7 +142,7 @@ class LeaderboardOptions:
 def leaderboard(argv: Sequence[str]) -> int:
     """Show the leaderboard; ConfigError if a directory is no output of a run, or the level is out of range."""
     options = tyro.cli(LeaderboardOptions, args=argv, prog="isaaclab-arena leaderboard", use_underscores=True)
-    check_shares(alpha=options.alpha)
+    check_shares(prefix="--", alpha=options.alpha)
     question = Question(alpha=options.alpha)
     try:
         found = comparison_files.leaderboard([read_run(path) for path in dict.fromkeys(options.runs)], question)
@@ -304,7 +297,7 @@ def plan(argv: Sequence[str]) -> int:
             raise ConfigError(f"'{arm.entry.name}' does not measure success", key="--job")
         success = arm.episodes.success
         baseline = float((success > 0).sum() / (success >= 0).sum())
-    check_shares(power=options.power, alpha=options.alpha)
+    check_shares(prefix="--", power=options.power, alpha=options.alpha)
     candidate = baseline + options.difference
     if options.difference == 0.0 or not 0.0 <= candidate <= 1.0:
         message = f"from a rate of {baseline:g} it must lead to another one between 0 and 1, got {options.difference:g}"

@@ -98,7 +98,7 @@ class Point(Score):
 
 def points_of(run: Path, step: int) -> list[Point]:
     """Return the success of each job of one checkpoint's run; jobs without measured success are left out."""
-    merged = merge.stored_results(run) or merge.merge_results(run)
+    merged = merge.read(run)
     points = []
     for line in merged.rows:
         if line["success_rate"] is None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isaaclab_arena.config.expansion.suites import NAMES_CHECKPOINT, swept_step
+from isaaclab_arena.config.expansion.suites import swept_step
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import rows
 from isaaclab_arena.results.columns import JOBS, PREFIX, Show
@@ -268,7 +268,6 @@ class JobOnPage:
     sentence: str  # quotable summary
     rate: str  # success rate with its interval, or a dash
     num_scored: int  # episodes with a known success
-    is_anytime: bool  # the interval is valid at every look, because a question could end the job
     keys: Mapping[str, str]  # for grouping: environment, policy and swept keys
     outcomes: Mapping[str, int]
     terminations: Mapping[str, int]  # most frequent first
@@ -348,7 +347,6 @@ def job_on_page(
         sentence=f"{what}: {'; '.join([said, *uncounted(row)])}",
         rate=rate,
         num_scored=num_scored,
-        is_anytime=row.get("interval_kind") == "anytime",
         keys={name: plain_text(value) for name, value in keys.items() if value is not None},
         outcomes={name: counts[name] for name in OUTCOMES if counts[name]},
         terminations={plain_text(name): number for name, number in ended.most_common(8)},
@@ -450,13 +448,12 @@ def curves(jobs: Sequence[JobOnPage]) -> tuple[Curve, ...]:
     addresses = {id(job): f"#job-{number}" for number, job in enumerate(jobs[:MOST_JOBS_IN_DETAIL])}
     found = []
     for key in (key for key in keys if key not in _NO_STRENGTH):
-        named_checkpoint = NAMES_CHECKPOINT.fullmatch(key) is not None
+        steps = [swept_step(key, job.row.get(PREFIX + key)) for job in jobs]
+        over_checkpoints = any(step is not None for step in steps)
         series: dict[tuple[int, str], dict[float, list[JobOnPage]]] = {}
         own = {PREFIX + key, *(PREFIX + name for name in _NO_STRENGTH)}
-        for job in jobs:
-            row, value = job.row, job.row.get(PREFIX + key)
-            step = swept_step(key, value)
-            value = value if step is None else step
+        for job, step in zip(jobs, steps, strict=True):
+            row, value = job.row, job.row.get(PREFIX + key) if step is None else step
             if not isinstance(value, int | float) or isinstance(value, bool) or row["success_rate"] is None:
                 continue
             # The other properties tell the curves apart.
@@ -473,14 +470,14 @@ def curves(jobs: Sequence[JobOnPage]) -> tuple[Curve, ...]:
             points = (
                 pooled_rate(
                     [job.scored for job in by_value[value]],
-                    label=f"{value:.0f}" if named_checkpoint else f"{value:g}",
+                    label=f"{value:.0f}" if over_checkpoints else f"{value:g}",
                     x=(value - values[0]) / (values[-1] - values[0]),
                     address=addresses.get(id(by_value[value][0])) if len(by_value[value]) == 1 else None,
                 )
                 for value in (values if len(values) > 1 else ())
             )
             if kept := tuple(point for point in points if point is not None):
-                found.append(Curve(key=plain_text(key), of=of, over_checkpoints=named_checkpoint, points=kept))
+                found.append(Curve(key=plain_text(key), of=of, over_checkpoints=over_checkpoints, points=kept))
     return tuple(found[:MOST_CURVES])
 
 

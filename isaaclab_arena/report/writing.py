@@ -20,7 +20,15 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from isaaclab_arena.analysis.arms import Arm, MatchedEpisodes, ReadRun, differences_of_tasks, match, read_run
+from isaaclab_arena.analysis.arms import (
+    Arm,
+    PairedDifference,
+    ReadRun,
+    differences_of_tasks,
+    match,
+    paired_difference,
+    read_run,
+)
 from isaaclab_arena.analysis.comparison_files import NAME
 from isaaclab_arena.config.expansion.suites import ROBUSTNESS_KEY
 from isaaclab_arena.config.schema import Question
@@ -34,7 +42,7 @@ from isaaclab_arena.results.columns import JOBS, SUITES, Show, latex_table, mark
 from isaaclab_arena.results.console import caveats, describe_missing
 from isaaclab_arena.results.merge import Tables, read, records
 from isaaclab_arena.results.rows import metric_in_words
-from isaaclab_arena.results.statistics import Interval, design_effect, draws_of, paired_difference_interval, sign_flip_p
+from isaaclab_arena.results.statistics import draws_of
 from isaaclab_arena.storage.atomic import plain, read_json, read_whole, write_text
 from isaaclab_arena.storage.contents import shown
 from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file
@@ -74,22 +82,18 @@ def evidence_curve(first: Arm, second: Arm, answer: stopping.Answer | None, *, n
     # The question fixes the candidate, so the sides follow its order. The episodes before the first one that a job
     # lacks count, and each draw of conditions counts once.
     sides = (first, second) if first.entry.name == question.jobs[0] else (second, first)
-    finished = (int((arm.episodes.index == np.arange(len(arm.episodes))).sum()) for arm in sides)
-    numbers = np.arange(min(question.max_episodes, *finished))
-    new, old = (arm.episodes.at(numbers) for arm in sides)
-    is_pair = np.isfinite(new.success) & np.isfinite(old.success) & (new.drawn == old.drawn)
-    pairs = MatchedEpisodes(
-        first=new.at(is_pair), second=old.at(is_pair), unequal_sides=(new.at(~is_pair), old.at(~is_pair))
-    )
-    known, (_, once) = np.flatnonzero(is_pair), np.unique(draws_of(pairs.conditions), return_index=True)
-    counts = np.isin(np.arange(len(new)), known[once])
+    matched = match(*sides, prefix_only=True)
+    most = min(question.max_episodes, len(matched) + len(matched.unequal_sides[0]))
+    pairs = matched.without_errors()
+    _, once = np.unique(draws_of(pairs.conditions), return_index=True)
+    once = once[pairs.first.index[once] < most]
     wins, losses, alike = (
-        np.cumsum(counts & which)
-        for which in (new.success > old.success, new.success < old.success, new.success == old.success)
+        np.cumsum(np.bincount(pairs.first.index[once][pairs.differences[once] == which], minlength=most))
+        for which in (1, -1, 0)
     )
     # At most 240 points are kept.
     points = [(0, 0.0)]
-    for at in np.unique(np.linspace(0, len(new) - 1, min(len(new), 240)).astype(int)).tolist():
+    for at in np.unique(np.linspace(0, most - 1, min(most, 240)).astype(int)).tolist():
         counted = stopping.PairCounts(
             both=int(alike[at]), only_first=int(wins[at]), only_second=int(losses[at]), neither=0
         )
@@ -99,7 +103,7 @@ def evidence_curve(first: Arm, second: Arm, answer: stopping.Answer | None, *, n
             else stopping.log_e_value_of_difference(counted, -question.margin)
         )
         points.append((at + 1, evidence / math.log(10.0)))
-    decisive, (most, last) = math.log(num_questions / question.alpha) / math.log(10.0), points[-1]
+    decisive, last = math.log(num_questions / question.alpha) / math.log(10.0), points[-1][1]
     top = max(2.0, 1.1 * decisive, *(evidence for _, evidence in points))
     heights = [100 * (1 - (max(evidence, -1.0) + 1) / (top + 1)) for evidence in (decisive, *(e for _, e in points))]
     places = zip(points, heights[1:], strict=True)
@@ -122,16 +126,11 @@ MOST_PAIRS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairOnPage:
-    """Two jobs of one task over the same episodes. Differences are first minus second."""
+class PairOnPage(PairedDifference):
+    """Two jobs of one task over the same episodes. Differences are first minus second, with 95 % intervals."""
 
     first: int  # position of the candidate on the page
     second: int  # position of the baseline on the page
-    counts: stopping.PairCounts  # outcomes of the pairs
-    distinct: int  # distinct initial conditions of the pairs
-    difference: float  # of the success rates
-    interval: Interval  # 95 % interval of the difference
-    mid_p: float  # McNemar's test
     # From ``isaaclab-arena compare``, or from the question that stopped the run. None without either.
     verdict: str | None
     evidence: EvidenceCurve
@@ -203,22 +202,15 @@ def _side_by_side(
     """Return two jobs side by side, None without a pair. `at` and `other` are their positions on the page."""
     if differences_of_tasks(first, second):
         return None
-    # Episodes with equal conditions are not independent, so interval and test use conditions as units.
     matched = match(first, second)
-    counts, known = matched.counts, matched.without_errors()
-    effect, draws = design_effect(known.differences, known.conditions), draws_of(known.conditions)
-    interval = paired_difference_interval(counts, design_effect=effect)
-    if interval is None or counts.difference is None:
+    found, known = paired_difference([matched]), matched.without_errors()
+    if found is None:
         return None
     is_unequal = len(matched.unequal_sides[0]) > 0
     return PairOnPage(
+        **vars(found),
         first=at,
         second=other,
-        counts=counts,
-        distinct=len({*draws.tolist()}),
-        difference=counts.difference,
-        interval=interval,
-        mid_p=sign_flip_p(known.differences, draws)[1],
         verdict=None if verdict is None else plain_text(verdict),
         evidence=evidence,
         could_stop=tuple(plain_text(arm.entry.name) for arm in (first, second) if arm.asked),

@@ -110,8 +110,6 @@ def rate_interval(successes: int, trials: int, *, alpha: float = 0.05) -> Interv
     """Return the interval of a success rate that is valid at every look at once, with confidence 1 - alpha."""
     # A test for a fixed number of episodes is invalid if its own result stops the run. This interval has the rates
     # against which the evidence is below 1 / alpha, by bisection towards both ends. Without trials it is 0 to 1.
-    if not 0.0 < alpha < 1.0:
-        raise ValueError(f"alpha must be between 0 and 1, got {alpha:g}")
     counts, refuted, ends = RateCounts(successes=successes, trials=trials), -math.log(alpha), []
     best = successes / trials if trials else 0.5
     for end in (0.0, 1.0):
@@ -459,12 +457,9 @@ class PairChances:
 
 
 def pair_chances(first_rate: float, second_rate: float, *, agreement: float) -> PairChances:
-    """Return the probabilities for two rates whose outcomes agree to a degree of 0 to 1. ValueError out of range."""
+    """Return the probabilities for two rates whose outcomes agree to a degree of 0 to 1."""
     # `agreement` is the share of conditions that decide the outcome, so that the better policy succeeds on all of them
     # on which the other does. On the rest the outcomes are independent.
-    for name, value in (("rate", first_rate), ("rate", second_rate), ("agreement", agreement)):
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"the {name} must be 0 to 1, got {value:g}")
     both = agreement * min(first_rate, second_rate) + (1.0 - agreement) * first_rate * second_rate
     return PairChances(only_first=first_rate - both, only_second=second_rate - both)
 
@@ -525,9 +520,7 @@ def boschloo_region(num_episodes: int, *, alpha: float = 0.05) -> np.ndarray:
 
 
 def least_number(power_of: Callable[[int], float], *, power: float, at_most: int = _MAX_EPISODES) -> int | None:
-    """Return the least number from which a test has a power, None if no number up to ``at_most`` has it."""
-    if not 0.0 < power < 1.0:
-        raise ValueError(f"power must be between 0 and 1, got {power:g}")
+    """Return the least number from which a test has a power below 1, None if no number up to ``at_most`` has it."""
     high = 8
     while power_of(high) < power:
         if high >= at_most:

@@ -61,16 +61,12 @@ def how_it_went(line: CommitLine) -> Hashable:
 
 @dataclass(frozen=True, kw_only=True)
 class PairCounts:
-    """Outcomes of pairs: one episode of each policy from equal conditions. ValueError for a negative count."""
+    """Outcomes of pairs: one episode of each policy from equal conditions."""
 
     both: int  # pairs in which both policies succeed
     only_first: int  # pairs in which only the first policy succeeds
     only_second: int  # pairs in which only the second policy succeeds
     neither: int  # pairs in which both fail
-
-    def __post_init__(self) -> None:
-        if min(self.both, self.only_first, self.only_second, self.neither) < 0:
-            raise ValueError(f"counts must not be negative, got {self}")
 
     @property
     def total(self) -> int:
@@ -90,14 +86,10 @@ class PairCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class RateCounts:
-    """Outcomes of one policy's episodes. ValueError unless 0 <= successes <= trials."""
+    """Outcomes of one policy's episodes."""
 
     successes: int
     trials: int  # episodes with a known success
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.successes <= self.trials:
-            raise ValueError(f"successes must be 0 to the number of trials, got {self}")
 
 
 # Evidence that is valid after every episode: e-values. Pure functions that load nothing.

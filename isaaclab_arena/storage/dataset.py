@@ -174,18 +174,13 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
             part.unlink(missing_ok=True)
 
     # Some file systems take milliseconds per file, over a network or because they return the blocks to the disk, but
-    # handle several in parallel.
-    if len(sources) < 100:
-        for part in sources.values():
-            remove(part)
-    else:
-        with ThreadPoolExecutor(8) as pool:
-            removals = [pool.submit(remove, part) for part in sources.values()]
-            for removal in told(removals, "tidying up", dataset.name):
-                wait([removal])
-        # A file that cannot be removed does not keep the others.
-        for removal in removals:
-            removal.result()
+    # handle several in parallel. A file that cannot be removed does not keep the others.
+    with ThreadPoolExecutor(8) as pool:
+        removals = [pool.submit(remove, part) for part in sources.values()]
+        for removal in told(removals, "tidying up", dataset.name):
+            wait([removal])
+    for removal in removals:
+        removal.result()
     return tuple(sorted(everything))
 
 

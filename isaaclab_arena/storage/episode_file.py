@@ -319,16 +319,6 @@ class _ValueSlot:
     num_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Placed:
-    """The structure of episodes with equal array shapes, at one address in a file."""
-
-    structure: bytes  # complete but for the values of attributes
-    paddings: tuple[bytes, ...]  # bytes after each array
-    end: int  # end of the arrays in the file
-    pointers: np.ndarray  # offsets of the addresses in `structure`
-
-
 class EpisodeTemplate:
     """The structure of episodes that differ only in sizes, contents and attribute values."""
 
@@ -364,8 +354,6 @@ class EpisodeTemplate:
         addresses += [slot.at + HEAP_ADDRESS_OFFSET for slot in self._values if slot.dtype is None]
         self._all_pointers = np.array([*addresses, *self._pointers], np.int64)
         self.max_pointers = len(self._all_pointers)  # addresses in an episode without empty arrays
-        # Most episodes of a job have one of a few lengths.
-        self._placed = lru_cache(maxsize=256)(self._place)
         self._moved: tuple[int, bytes] = (0, bytes(self._structure))
         # Mask of the bytes that are equal in all episodes.
         self._is_fixed = np.full(len(self._structure), 255, np.uint8)
@@ -379,40 +367,27 @@ class EpisodeTemplate:
     ) -> tuple[list[bytes | bytearray | memoryview], np.ndarray]:
         """Return an episode's bytes in pieces, and the offsets of their addresses, for the file address `address`."""
         # Arrays are contiguous, one per `ArrayType`. Values are bytes, one per `AttributeType`; text is UTF-8.
-        placed = self._placed(tuple([array.shape for array in arrays]), address)
-        structure = bytearray(placed.structure)
+        structure = bytearray(self._structure_at(address))
         pieces: list[bytes | bytearray | memoryview] = [structure]
-        for array, padding in zip(arrays, placed.paddings, strict=True):
-            pieces += (array.data, padding)
+        position, absent = address + len(structure), []
+        for array, slot in zip(arrays, self._arrays, strict=True):
+            num_bytes, padding = array.nbytes, -array.nbytes % 8
+            slot.shape.pack_into(structure, slot.shape_at, *array.shape)
+            _PLACE.pack_into(structure, slot.layout_at, position if num_bytes else UNDEFINED, num_bytes)
+            # HDF5 stores the undefined address for an empty array, and that one must not be relocated.
+            if num_bytes == 0:
+                absent.append(slot.layout_at)
+            pieces += (array.data, bytes(padding))
+            position += num_bytes + padding
         texts: list[bytes] = []
         for value, slot in zip(values, self._values, strict=True):
             stored = value
             if slot.dtype is None:
                 texts.append(value)
-                stored = TEXT_REFERENCE.pack(len(value), placed.end, len(texts))
+                stored = TEXT_REFERENCE.pack(len(value), position, len(texts))
             structure[slot.at : slot.at + slot.num_bytes] = stored
         pieces.append(text_heap(texts))
-        return pieces, placed.pointers
-
-    def _place(self, shapes: tuple[tuple[int, ...], ...], address: int) -> _Placed:
-        structure = bytearray(self._structure_at(address))
-        position = address + len(structure)
-        absent, paddings = [], []
-        for shape, slot in zip(shapes, self._arrays, strict=True):
-            num_bytes = math.prod(shape) * slot.dtype.itemsize
-            slot.shape.pack_into(structure, slot.shape_at, *shape)
-            _PLACE.pack_into(structure, slot.layout_at, position if num_bytes else UNDEFINED, num_bytes)
-            # HDF5 stores the undefined address for an empty array, and that one must not be relocated.
-            if num_bytes == 0:
-                absent.append(slot.layout_at)
-            paddings.append(bytes(-num_bytes % 8))
-            position += num_bytes + len(paddings[-1])
-        return _Placed(
-            structure=bytes(structure),
-            paddings=tuple(paddings),
-            end=position,
-            pointers=np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers,
-        )
+        return pieces, np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
 
     def read(self, content: bytes | memoryview, group_address: int) -> WholeEpisode | None:
         """Return the intact episode of this structure whose group is at `group_address` in the file, else None."""

@@ -12,6 +12,7 @@ from isaaclab_arena.results.statistics import holm, mcnemar_mid_p, paired_differ
 from isaaclab_arena.results.stopping import PairCounts
 from tests.analysis.changed_runs import drops_of, write_changed_run
 from tests.analysis.recorded_runs import write_run
+from tests.results.evidence import there
 
 BENIGN = ("benign", 0)
 
@@ -22,9 +23,9 @@ def test_a_drop_is_the_benign_rate_less_the_changed_one_over_the_same_episodes(t
     counts = PairCounts(both=3, only_first=4, only_second=1, neither=0)
     assert found.counts == counts
     assert found.drop == pytest.approx(3 / 8)
-    assert found.drop_interval == paired_difference_interval(counts)
-    assert found.mid_p == mcnemar_mid_p(4, 1)
-    assert (found.rate, found.libero_plus, found.left_out) == (0.5, "light", 0)
+    assert there(found.cost).interval == paired_difference_interval(counts)
+    assert there(found.cost).mid_p == mcnemar_mid_p(4, 1)
+    assert (found.scored.rate, found.libero_plus, found.left_out) == (0.5, "light", 0)
 
 
 def test_each_level_is_a_family_of_its_own_over_the_axes(tmp_path):
@@ -38,9 +39,9 @@ def test_each_level_is_a_family_of_its_own_over_the_axes(tmp_path):
     found = drops_of(write_changed_run(tmp_path / "run", arms))
     for level in (1, 5):
         own = [found["light", level], found["delay", level]]
-        assert [each.holm_p for each in own] == holm([each.mid_p for each in own if each.mid_p is not None])
+        assert [each.holm_p for each in own] == holm([each.cost.mid_p for each in own if each.cost is not None])
     assert found[BENIGN].holm_p is None
-    assert found[BENIGN].drop is None
+    assert found[BENIGN].cost is None
 
 
 def test_episodes_that_differ_in_something_else_are_no_pairs(tmp_path):
@@ -53,7 +54,7 @@ def test_episodes_that_differ_in_something_else_are_no_pairs(tmp_path):
     turned_on = {"light": ["light.intensity"], "object_mass": ["cube.mass"], "all": ["cube.mass", "light.intensity"]}
     found = drops_of(write_changed_run(tmp_path / "run", arms, conditions=conditions, turned_on=turned_on))
     assert (found["light", 5].drop, found["light", 5].left_out) == (1.0, 0)
-    assert (found["object_mass", 5].drop, found["object_mass", 5].left_out) == (None, 4)
+    assert (found["object_mass", 5].cost, found["object_mass", 5].left_out) == (None, 4)
     assert found["all", 5].drop == 1.0
 
 
@@ -71,7 +72,7 @@ def test_an_arm_in_which_another_axis_changed_something_is_no_pair(tmp_path, axi
     arms = {BENIGN: "ssss", (axis, 5): "ffff"}
     own = {"benign": {"cube.position": (0.5, 0.1, 0.0)}, axis: {"cube.position": (0.5, 0.1, 0.0), **conditions}}
     found = drops_of(write_changed_run(tmp_path / "run", arms, conditions=own, turned_on={axis: turned_on}))
-    assert (found[axis, 5].drop, found[axis, 5].left_out) == (None, 4)
+    assert (found[axis, 5].cost, found[axis, 5].left_out) == (None, 4)
 
 
 def test_what_the_job_varies_itself_is_part_of_both_arms(tmp_path):
@@ -87,7 +88,7 @@ def test_errors_and_missing_episodes_leave_their_pair_out(tmp_path):
     arms = {BENIGN: "sse-", ("light", 5): "fess"}
     found = drops_of(write_changed_run(tmp_path / "run", arms))[("light", 5)]
     assert found.counts == PairCounts(both=0, only_first=1, only_second=0, neither=0)
-    assert (found.episodes, found.left_out) == (3, 3)
+    assert (len(found.scored), found.left_out) == (3, 3)
 
 
 def test_jobs_without_arms_have_no_drops(tmp_path):
@@ -98,13 +99,10 @@ def test_arms_that_repeat_starts_are_no_surer_than_the_starts(tmp_path):
     once = drops_of(write_changed_run(tmp_path / "once", {BENIGN: "ss", ("light", 1): "ff"}))
     often = drops_of(write_changed_run(tmp_path / "often", {BENIGN: "s" * 20, ("light", 1): "f" * 20}, starts=2))
     few, many = once["light", 1], often["light", 1]
-    assert (many.episodes, many.distinct, many.mid_p) == (20, 2, pytest.approx(few.mid_p))
-    assert few.interval is not None
-    assert many.interval is not None
-    assert few.drop_interval is not None
-    assert many.drop_interval is not None
-    assert many.interval.high == pytest.approx(few.interval.high)
-    assert many.drop_interval.low == pytest.approx(few.drop_interval.low)
+    assert (len(many.scored), many.scored.num_distinct) == (20, 2)
+    assert there(many.scored.wilson()).high == pytest.approx(there(few.scored.wilson()).high)
+    assert there(many.cost).mid_p == pytest.approx(there(few.cost).mid_p)
+    assert there(many.cost).interval.low == pytest.approx(there(few.cost).interval.low)
     assert list(table_of(DROPS, list(often.values())))[-1] == "distinct_conditions"
     assert "distinct_conditions" not in table_of(DROPS, list(once.values()))
     assert any("20 episodes, 2 different conditions" in line for line in sentences(list(often.values())))

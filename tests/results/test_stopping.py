@@ -255,11 +255,6 @@ def _wealth(chance: float, rate: float) -> float:
     return prior * (chance / rate) ** 18 * ((1.0 - chance) / (1.0 - rate)) ** 2
 
 
-def test_a_level_that_is_no_chance_is_refused():
-    with pytest.raises(ValueError, match="alpha must be between 0 and 1, got 1"):
-        rate_interval(1, 2, alpha=1.0)
-
-
 def test_nothing_is_more_than_evidence_against_what_cannot_be():
     assert log_e_value_of_rate(RateCounts(successes=1, trials=1), 0.0) == math.inf
     assert log_e_value_of_rate(RateCounts(successes=0, trials=0), 0.0) == 0.0

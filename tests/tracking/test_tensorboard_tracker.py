@@ -45,13 +45,13 @@ def test_rates_curves_settings_and_moving_pictures_are_shown(tmp_path):
 
 
 def test_a_long_film_is_shortened_to_sixty_frames_at_most(tmp_path):
-    moving_picture = imported("isaaclab_arena.tracking.services:moving_picture")
+    moving_picture = imported("isaaclab_arena.tracking.trackers:moving_picture")
     moving, _ = moving_picture(write_film(tmp_path, "lift", 0, num_frames=130))
     assert getattr(Image.open(io.BytesIO(moving)), "n_frames", 1) == 44
 
 
 def tell_series(directory: Path, *steps: int) -> None:
-    tracker_of = imported("isaaclab_arena.tracking.services:TensorboardTracker")
+    tracker_of = imported("isaaclab_arena.tracking.trackers:TensorboardTracker")
     tracker = tracker_of(series_run(directory))
     for step in steps:
         values = {"success_rate": step / 1000, "success_low": 0.0, "success_high": 1.0}

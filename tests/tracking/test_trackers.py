@@ -14,8 +14,7 @@ from isaaclab_arena.cli.main import main
 from isaaclab_arena.config.schema import TrackerName
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.storage.ledger import read_run_plan
-from isaaclab_arena.tracking.services import job_keys
-from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedRun, TrackedSeries, check_trackers
+from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedRun, TrackedSeries, check_trackers, job_keys
 from isaaclab_arena.tracking.watched_run import live_tracking
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 from tests.tracking.runs import NotingTracker

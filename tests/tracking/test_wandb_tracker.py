@@ -114,7 +114,7 @@ def test_a_film_of_a_failure_and_a_table_of_the_jobs_are_kept(shown):
 
 
 def test_a_curve_that_is_told_again_is_one_run_with_each_point_once(tmp_path):
-    tracker_of = imported("isaaclab_arena.tracking.services:WandbTracker")
+    tracker_of = imported("isaaclab_arena.tracking.trackers:WandbTracker")
     for steps in ((200,), (100, 200)):
         tracker = tracker_of(series_run(tmp_path))
         assert not tracker.keeps_series

@@ -191,7 +191,7 @@ STEP = "checkpoint_step"
 OPTIONS = ("checkpoint_path", "model_path", "pretrained")
 """The options in which policies take a checkpoint: the first that a job gives names the training's directory."""
 
-NAMES_CHECKPOINT = re.compile(rf"{STEP}|policy_config_dict\.(.*\.)?[^.]*(checkpoint|model)[^.]*", re.IGNORECASE)
+_NAMES_CHECKPOINT = re.compile(rf"{STEP}|policy_config_dict\.(.*\.)?[^.]*(checkpoint|model)[^.]*", re.IGNORECASE)
 """Matches swept keys that name checkpoints: `STEP`, and options of policies like those in `OPTIONS`."""
 
 
@@ -199,7 +199,7 @@ def swept_step(key: str, value: Any) -> int | None:
     """Return the training step of a swept checkpoint, the axis of learning curves; None if the key names none."""
     # The step is a whole number, or the last number of a path: 2000 for ``runs/a1/model_2000.pt`` and for
     # ``checkpoints/002000/pretrained_model``.
-    if NAMES_CHECKPOINT.fullmatch(key) is None or type(value) not in (int, str):
+    if _NAMES_CHECKPOINT.fullmatch(key) is None or type(value) not in (int, str):
         return None
     numbers = re.findall(r"(?<!\d)\d{1,12}(?!\d)", value) if isinstance(value, str) else [value]
     return int(numbers[-1]) if numbers else None
