@@ -164,7 +164,7 @@ class EpisodeArrays:
     """Keep the arrays of an environment's running episodes until they are taken."""
 
     def __init__(self, environment: Environment, observations: RecordedObservations) -> None:
-        self._environment, self._observations = environment, observations
+        self._environment, self.observations = environment, observations
         self._ring = StepRing(environment.num_envs, min(environment.max_episode_length, EXPECTED_STEPS))
         # Parts of the simulation state. In host memory they are copied each step, on a GPU they are batched.
         self._state_parts = tuple(environment.state_parts())
@@ -297,7 +297,7 @@ class EpisodeArrays:
     def _lay_out(self, transition: Transition) -> None:
         """Decide the layout: vectors of one dtype share a pack; images are large enough for a pack of their own."""
         seen = transition.observation
-        kept = {RecordedObservations.ALL: {*seen}, RecordedObservations.STATE: {"policy"}}.get(self._observations, ())
+        kept = {RecordedObservations.ALL: {*seen}, RecordedObservations.STATE: {"policy"}}.get(self.observations, ())
         for keys, _ in leaves({group: terms for group, terms in seen.items() if group in kept}):
             *path, name = keys
             self._terms.setdefault(tuple(path), []).append(name)
