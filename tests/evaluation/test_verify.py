@@ -257,6 +257,12 @@ def test_actions_beyond_the_end_of_the_episode_are_a_difference(tmp_path):
     assert found[0] == f"at the end: num_samples was {2 * length}, is now {length}"
 
 
+def test_a_replay_that_ends_otherwise_is_a_difference(reached):
+    said = {"outcome": "success", "success": True}
+    found = differences(build("reach"), [replace(reached, attributes={**reached.attributes, **said})])
+    assert str(found[0]).startswith("at the end: outcome was success, is now ")
+
+
 def test_actions_that_do_not_fit_are_refused(tmp_path):
     recorded = record(tmp_path, ScriptedEnvironment(1), PushPolicy(), 1)
     with pytest.raises(ArenaError, match=r"\(1 or more, 8\)"):

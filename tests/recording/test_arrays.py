@@ -98,6 +98,28 @@ def test_what_is_held_of_steps_is_recorded_as_what_is_written_at_once(num_steps)
             np.testing.assert_array_equal(array, held[name], err_msg=name)
 
 
+def test_an_episode_that_starts_beside_a_running_one_has_none_of_the_held_steps():
+    environment = OwnPartsEnvironment(2)
+    arrays = begun(environment)
+    steps = [transition(environment) for _ in range(5)]
+    for number, step in enumerate(steps):
+        if number == 3:
+            arrays.start([1])
+        arrays.append(step)
+    np.testing.assert_array_equal(arrays.take(1)["actions"], torch.stack([each.action[1] for each in steps[3:]]))
+    assert len(arrays.take(0)["actions"]) == 5
+
+
+def test_steps_of_an_environment_that_uses_its_memory_again_are_copied_at_once():
+    environment = PartsEnvironment(1)
+    assert not environment.returns_own_tensors
+    arrays, step = begun(environment), transition(environment)
+    for number in range(3):
+        step.step.reward.fill_(number)
+        arrays.append(step)
+    assert arrays.take(0)["rewards"].tolist() == [0, 1, 2]
+
+
 def test_terms_that_lie_side_by_side_are_recorded_as_those_that_do_not():
     environment = TogetherEnvironment(2)
     arrays = begun(environment)
