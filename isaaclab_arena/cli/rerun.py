@@ -171,10 +171,12 @@ def _run_again(options: VerifyOptions, plan: ledger.RunPlan, sample: "Sample") -
         _say(f"num_envs from {changes}; ranks from {plan.world_size} to {again.world_size}")
         verification.run_sample(options.output_dir, directory, may_import=not options.no_import)
 
-        said: set[str] = set()
+        said: set[str] = set()  # the surroundings of many episodes are the same
         for episode in verification.compare_runs(options.output_dir, directory, sample):
             for line in episode.surroundings:
-                _say(line, unless=said)
+                if line not in said:
+                    _say(line)
+            said.update(episode.surroundings)
             name = f"{episode.job} {layout.demo_name(episode.episode_index)}"
             _say(f"{name}: {episode.num_steps} steps, {episode.verdict}")
             yield episode
@@ -196,12 +198,8 @@ def _summary(verified: Sequence["VerifiedEpisode"]) -> str:
     return text
 
 
-def _say(text: str, *, keep_lines: bool = True, unless: set[str] | None = None) -> None:
-    """Print a text for people, `unless` this set holds it already; the surroundings of many episodes are the same."""
-    if unless is not None:
-        if text in unless:
-            return
-        unless.add(text)
+def _say(text: str, *, keep_lines: bool = True) -> None:
+    """Print a text for people."""
     print(plain_text(text, keep_lines=keep_lines), flush=True)
 
 
@@ -209,7 +207,31 @@ def _say(text: str, *, keep_lines: bool = True, unless: set[str] | None = None) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayOptions:
+class RerunOptions:
+    """The options of commands that simulate recordings again."""
+
+    num_envs: Count = 16
+    """Env slots to simulate at once."""
+    device: str = "cpu"
+    """Device of the simulation: cpu, cuda or cuda:<index>."""
+    allow_import: bool = False
+    """Import the module, or run the interpreter, that a recording names. Use it for authors you trust."""
+    json: bool = False
+    """Print the result of each episode as JSON, and the text for people on stderr."""
+
+    def settings(self) -> ReplaySettings:
+        """Return the settings of the simulation; ConfigError if a number is out of range or the device is missing."""
+        refuse(wrong_numbers(self))
+        return ReplaySettings(
+            num_envs=self.num_envs,
+            device=check_device_exists(self.device, visible_gpus=visible_gpu_count(), option="--device"),
+            num_threads=default_num_threads(),
+            may_import=self.allow_import,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions(RerunOptions):
     """Simulate recorded episodes again from their start and their actions, without the policy.
 
     Every array is compared with the recording, bit for bit, at every control step. Exit code 0 if nothing differs,
@@ -220,20 +242,12 @@ class ReplayOptions:
     """A recording, the directory of a job, or a pattern such as 'out/lift/dataset_lift_rank*.hdf5'."""
     episodes: str | None = None
     """Episodes to replay, such as 0,5,7-9. By default all."""
-    num_envs: Count = 16
-    """Env slots to simulate at once."""
-    device: str = "cpu"
-    """Device of the simulation: cpu, cuda or cuda:<index>."""
-    allow_import: bool = False
-    """Import the module, or run the interpreter, that the recording names. Use it for authors you trust."""
-    json: bool = False
-    """Print the result of each episode as JSON, and the text for people on stderr."""
 
 
 def replay(argv: Sequence[str]) -> int:
     """Replay recordings, show each episode's first difference, and return the exit code; ConfigError."""
     options = tyro.cli(ReplayOptions, args=list(argv), prog="isaaclab-arena replay", use_underscores=True)
-    settings = _settings(options)
+    settings = options.settings()
 
     # Find the recorded episodes, and of these the requested ones.
     if (Path(options.dataset) / layout.RUN_PLAN_FILE).is_file():
@@ -256,13 +270,15 @@ def replay(argv: Sequence[str]) -> int:
         while waiting and order[len(replayed)] in waiting:
             following = waiting.pop(order[len(replayed)])
             for line in following.surroundings:
-                _say(line, keep_lines=False, unless=said)
+                if line not in said:
+                    _say(line, keep_lines=False)
+            said.update(following.surroundings)
             if following.is_damaged:
                 verdict = "damaged: its arrays are not what was written, so it was not replayed"
             else:
                 verdict = "bitwise" if following.difference is None else f"differs first {following.difference}"
             line = f"{layout.demo_name(following.episode_index):<10} {following.num_steps:>5} steps  {verdict}"
-            print(plain_text(line), flush=True)
+            _say(line, keep_lines=False)
             replayed.append(following)
 
     with stdout_for_json(wanted=options.json):
@@ -300,7 +316,7 @@ def chosen_episodes(text: str) -> list[int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilmOptions:
+class FilmOptions(RerunOptions):
     """Film episodes of a run from their recordings, as the run would have filmed them.
 
     Each episode is simulated again from its start and its actions, without its policy. Exit code 0 if every episode
@@ -322,20 +338,12 @@ class FilmOptions:
     """Frames per second of robot time; at most one per step."""
     output_dir: Path | None = None
     """Directory for <job>/videos; by default the run itself."""
-    num_envs: Count = 16
-    """Env slots to simulate at once."""
-    device: str = "cpu"
-    """Device of the simulation: cpu, cuda or cuda:<index>."""
-    allow_import: bool = False
-    """Import the module, or run the interpreter, that a recording names. Use it for authors you trust."""
-    json: bool = False
-    """Print the result of each episode as JSON, and the text for people on stderr."""
 
 
 def film(argv: Sequence[str]) -> int:
     """Film episodes, show each result, and return the exit code; ConfigError, or StorageError for a film."""
     options = tyro.cli(FilmOptions, args=list(argv), prog="isaaclab-arena film", use_underscores=True)
-    settings = _settings(options)
+    settings = options.settings()
     shown = {"camera": options.camera != "viewport", "viewport": options.camera != "robot"}
     video = VideoOptions(frames_per_second=options.video_fps, **shown)
 
@@ -367,7 +375,7 @@ def film(argv: Sequence[str]) -> int:
             told = ", ".join(map(str, episode.films))
             if episode.pose_difference > 0:
                 told += f" (poses are up to {episode.pose_difference:.1g} m or rad from those recorded)"
-        print(plain_text(f"{episode.job} {layout.demo_name(episode.episode_index)}: {told}"), flush=True)
+        _say(f"{episode.job} {layout.demo_name(episode.episode_index)}: {told}", keep_lines=False)
 
     # Lines for people must not get into the JSON on stdout.
     with stdout_for_json(wanted=options.json):
@@ -377,13 +385,3 @@ def film(argv: Sequence[str]) -> int:
     if options.json:
         print_json({"episodes": filmed})
     return 0 if with_film == len(filmed) else 1
-
-
-def _settings(options: ReplayOptions | FilmOptions) -> ReplaySettings:
-    refuse(wrong_numbers(options))
-    return ReplaySettings(
-        num_envs=options.num_envs,
-        device=check_device_exists(options.device, visible_gpus=visible_gpu_count(), option="--device"),
-        num_threads=default_num_threads(),
-        may_import=options.allow_import,
-    )

@@ -2,14 +2,14 @@
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -59,58 +59,57 @@ class Difference:
 _PLACES = {layout.INITIAL_STATE: 0, layout.ACTIONS: 2, layout.STATES: 3, layout.REWARDS: 4}
 """The position of a group of arrays within a control step, 1 for any other group."""
 
+_OF_START = ("episode_seed", "conditions", "language_instruction")
+_OF_END = ("num_samples", "outcome", "success", "termination", "episode_return", "metrics", "error")
+
 
 def first_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> Difference | None:
-    """Return the first difference between a recording and its repetition, bit for bit; None if there is none."""
-    # The order is that of an episode: start state, then observation, action, state and reward of each step, then the
-    # length and the result. Fields that only the repetition has are ignored.
+    """Return the first difference between an episode and its repetition, bit for bit; None if there is none."""
+    # The earliest step decides, and within a step the first event, so that the cause is named and not its effects:
+    # start state, observation, action, state, reward. Fields that only the repetition has are ignored.
     differences = [
         difference
         for name, array in recorded.arrays.items()
         if name != layout.DONES and (difference := _array_difference(name, array, found.arrays.get(name))) is not None
     ]
     if differences:
-        # The earliest step decides, and within a step the first event, so that the cause is named and not its effects.
-        step_of = {each.field: -1 if each.step is None else each.step for each in differences}
         return min(
             differences,
-            key=lambda each: (step_of[each.field], _PLACES.get(each.field.partition("/")[0], 1), each.field),
+            key=lambda each: (
+                -1 if each.step is None else each.step,
+                _PLACES.get(each.field.partition("/")[0], 1),
+                each.field,
+            ),
         )
-    before, now = len(recorded.arrays[layout.ACTIONS]), len(found.arrays[layout.ACTIONS])
-    if before != now:
-        return Difference(field="num_samples", recorded=str(before), found=str(now))
-    return result_difference(recorded.attributes, found.attributes)
 
-
-def result_difference(
-    recorded: Mapping[str, AttributeValue | None], found: Mapping[str, AttributeValue | None]
-) -> Difference | None:
-    """Return the first attribute of the episode's end that differs; an absent attribute counts as None."""
-    for name in ("outcome", "success", "termination", "episode_return", "metrics", "error"):
-        values: list[Any] = [recorded.get(name), found.get(name)]
+    # Then the attributes: those of the start, the length and the result. An absent one counts as None.
+    sides = [
+        {**each.attributes, "num_samples": len(each.arrays[layout.ACTIONS])} if each.arrays else each.attributes
+        for each in (recorded, found)
+    ]
+    for name in (*_OF_START, *_OF_END):
+        values: list[Any] = [side.get(name) for side in sides]
         if name == "metrics":
             values = [json.loads(value) if isinstance(value, str) else value for value in values]
         both_nan = all(isinstance(value, float) and math.isnan(value) for value in values)
         if values[0] != values[1] and not both_nan:
             before, now = ("not there" if value is None else str(value) for value in values)
-            return Difference(field=name, recorded=before, found=now)
+            return Difference(field=name, recorded=before, found=now, at_start=name in _OF_START)
     return None
 
 
 def _array_difference(name: str, recorded: np.ndarray, found: np.ndarray | None) -> Difference | None:
     """Return the first difference between two recordings of an array, bit for bit; None if there is none."""
-    at_start = name.startswith(f"{layout.INITIAL_STATE}/")
-    # A difference of another kind exists from the first step on.
-    of_kind = partial(Difference, field=name, step=None if at_start else 0, at_start=at_start)
-    if found is None:
-        return of_kind(recorded="recorded", found="absent")
-    if recorded.dtype != found.dtype:
-        return of_kind(recorded=str(recorded.dtype), found=str(found.dtype))
-    # An array without steps counts as one step.
-    whole = at_start or recorded.ndim == 0 or found.ndim == 0
-    before, now = (recorded[None], found[None]) if whole else (recorded, found)
-    if before.shape[1:] != now.shape[1:]:
-        return of_kind(recorded=f"of shape {recorded.shape}", found=f"of shape {found.shape}")
+    # An array of the start, or without steps, counts as one step.
+    at_start = name.startswith(f"{layout.INITIAL_STATE}/") or recorded.ndim == 0
+    before, now = (array if array is None or not at_start else array[None] for array in (recorded, found))
+    kind, kind_now = (
+        "absent" if array is None else f"{array.dtype} of shape {array.shape[1:] if array.ndim else 'one number'}"
+        for array in (before, now)
+    )
+    if before is None or now is None or kind != kind_now:
+        # A difference of kind exists from the first step on.
+        return Difference(field=name, recorded=kind, found=kind_now, step=None if at_start else 0, at_start=at_start)
 
     # Find the first control step that is not equal to the last bit.
     length = min(len(before), len(now))
@@ -128,8 +127,8 @@ def _array_difference(name: str, recorded: np.ndarray, found: np.ndarray | None)
         field=name,
         recorded=told,
         found=told_now,
-        step=None if whole else step,
-        at_start=whole,
+        step=None if at_start else step,
+        at_start=at_start,
         max_abs=_largest_difference(before[step], now[step]),
     )
 
@@ -180,9 +179,6 @@ class ReplaySettings:
     may_import: bool = False  # whether code that a recording names may be loaded; see `recorded_environment_job`
 
 
-_Read = TypeVar("_Read")
-
-
 def rerun(
     files: Mapping[int, Path],
     settings: ReplaySettings,
@@ -193,52 +189,51 @@ def rerun(
     # `ConfigError` if a recording cannot be read or names no known environment; `ArenaError` if it does not fit it.
     # `tell` gets each episode before the observers learn of its end.
 
-    def read(reader: Callable[..., _Read], file: Path, *index: int) -> _Read:
+    @contextmanager
+    def named_by_user(file: Path) -> Iterator[None]:
         # The user named the recording, so its error is one of the command line.
         try:
-            return reader(file, *index)
+            yield
         except StorageError as error:
             text = str(error)
             raise ConfigError(Problem(text, file=None if str(file) in text else str(file))) from error
 
-    def intact(indices: Sequence[int], damaged: list[ReplayedEpisode]) -> Iterator[RecordedEpisode]:
+    def intact(indices: Iterable[int]) -> Iterator[RecordedEpisode]:
         for index in indices:
-            episode = read(read_episode, files[index], index)
+            with named_by_user(files[index]):
+                episode = read_episode(files[index], index)
             if checksum(episode.arrays) == episode.attributes.get("checksum"):
                 yield episode
             else:
-                actions = episode.arrays.get(layout.ACTIONS)
-                num_steps = 0 if actions is None or actions.ndim == 0 else len(actions)
-                damaged.append(ReplayedEpisode(episode_index=index, num_steps=num_steps, is_damaged=True))
+                num_steps = len(np.atleast_1d(episode.arrays.get(layout.ACTIONS, ())))
+                tell(ReplayedEpisode(episode_index=index, num_steps=num_steps, is_damaged=True))
 
     # Episodes of one environment are replayed together, whichever files they are in.
-    env_args = {file: json.dumps(read(read_env_args, file), sort_keys=True) for file in dict.fromkeys(files.values())}
+    env_args: dict[Path, str] = {}
+    for file in dict.fromkeys(files.values()):
+        with named_by_user(file):
+            env_args[file] = json.dumps(read_env_args(file), sort_keys=True)
     ordered = sorted(files, key=lambda index: (env_args[files[index]], index))
     for _, group in groupby(ordered, key=lambda index: env_args[files[index]]):
-        indices, damaged = list(group), list[ReplayedEpisode]()
-        file = files[indices[0]]
-        first = read(read_episode, file, indices[0])
+        indices = list(group)
+        recordings = intact(indices)
+        if (first := next(recordings, None)) is None:
+            continue
+        observations = recorded_observations(first)
         with process.put_back("an environment"):
             job = validation.recorded_environment_job(
                 first.env_args,
-                source=str(file),
+                source=str(files[first.episode_index]),
                 num_envs=min(settings.num_envs, len(indices)),
-                cameras=recorded_observations(first) is RecordedObservations.ALL,
+                cameras=observations is RecordedObservations.ALL,
                 may_import=settings.may_import,
             )
-            # Free its arrays, which may hold pictures, before the replay.
-            del first
             contents = ContentReader().environment(job)
             environment = job.build_environment(device=settings.device, num_threads=settings.num_threads)
             with closing(environment):
                 now = {**provenance_on(settings.device), **environment.provenance()}
-                recordings = intact(indices, damaged)
-                # A damaged recording may lack its observations.
-                if (whole := next(recordings, None)) is not None:
-                    judge = ReplayJudge(environment, recorded_observations(whole), tell, now, contents)
-                    replay_in(environment, chain((whole,), recordings), [judge, *observers])
-        for episode in damaged:
-            tell(episode)
+                judge = ReplayJudge(EpisodeArrays(environment, observations), tell, now, contents)
+                replay_in(environment, chain((first,), recordings), [judge, *observers])
 
 
 def recorded_observations(episode: RecordedEpisode) -> RecordedObservations:
@@ -299,32 +294,29 @@ class _AsRecorded(RecordedActions[None]):
         return cast(_Again, episode).recording.arrays[layout.ACTIONS].astype(np.float32)
 
 
+@dataclass(eq=False)
 class ReplayJudge(Observer):
     """Collects the arrays of each replay, to compare them with the recording at its end."""
 
-    def __init__(
-        self,
-        environment: Environment,
-        observations: RecordedObservations,
-        tell: Callable[[ReplayedEpisode], None],
-        now: Provenance,
-        contents: Mapping[str, str],
-    ) -> None:
-        self._tell, self._now, self._contents = tell, now, contents
-        self._arrays = EpisodeArrays(environment, observations)
-        self.sees_pictures = observations is RecordedObservations.ALL
+    arrays: EpisodeArrays
+    tell: Callable[[ReplayedEpisode], None]
+    now: Provenance  # of this replay
+    contents: Mapping[str, str]  # of its environment
+
+    def __post_init__(self) -> None:
+        self.sees_pictures = self.arrays.observations is RecordedObservations.ALL
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
         """Begin the arrays of the episodes."""
         del environment, observation
-        self._arrays.start([start.env_id for start in starts])
+        self.arrays.start([start.env_id for start in starts])
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         """Add a control step."""
         del environment
-        self._arrays.append(transition)
+        self.arrays.append(transition)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Compare the replay with its recording, and tell the result."""
@@ -339,12 +331,14 @@ class ReplayJudge(Observer):
         was_broken_off = recorded.attributes.get("termination") in running_episodes.BROKEN_OFF
         if was_broken_off and record.termination == running_episodes.POLICY_FINISHED:
             # The recorded end did not follow from the actions (`BROKEN_OFF`), so only the steps can be compared.
-            values = {name: recorded.attributes.get(name) for name in values}
+            values = {}
         values |= {"episode_return": record.episode_return, "metrics": json_line(record.metrics)}
+        # The start comes from the recording.
+        attributes = {**recorded.attributes, **values}
         found = RecordedEpisode(
             episode_index=recorded.episode_index,
-            arrays=self._arrays.take(record.env_id),
-            attributes={name: value for name, value in values.items() if value is not None},
+            arrays=self.arrays.take(record.env_id),
+            attributes={name: value for name, value in attributes.items() if value is not None},
             env_args=recorded.env_args,
         )
 
@@ -359,10 +353,10 @@ class ReplayJudge(Observer):
         # A replay has no policy, and its conditions come from the recording.
         contents = recorded.contents
         of_environment = {} if contents is None else {**contents.environment, SAVED_CONDITIONS: UNKNOWN}
-        changed = () if contents is None else changes(of_environment, self._contents)
+        changed = () if contents is None else changes(of_environment, self.contents)
         was = {name: value for name, value in recorded.provenance.items() if name != SERVED_MODEL}
         groups = {name.partition("/")[0] for name in recorded.arrays} - {layout.DONES}
-        self._tell(
+        self.tell(
             ReplayedEpisode(
                 episode_index=recorded.episode_index,
                 num_steps=len(recorded.arrays[layout.ACTIONS]),
@@ -370,7 +364,7 @@ class ReplayJudge(Observer):
                 pose_difference=max(known) if known and len(known) == len(distances) else None,
                 from_exact_state=bool(record.episode.start_state),
                 compared=tuple(sorted(groups, key=lambda name: (_PLACES.get(name, 1), name))),
-                other_provenance=told_changes(was, self._now),
+                other_provenance=told_changes(was, self.now),
                 contents=tuple(f"{what} {how}" for what, how in changed),
             )
         )
@@ -395,23 +389,22 @@ def episodes_by_outcome(run: Path, jobs: Iterable[str], choice: Choice) -> dict[
     chosen: dict[str, list[int]] = {}
     for job in jobs:
         lines = read_commits(run / job, job).lines
-        if choice is Choice.REASONS:
-            # For each decisive event three failures, as many as the report shows; no errors.
-            groups: dict[str | None, list[int]] = {}
-            for line in sorted(lines, key=lambda line: line.episode_index):
-                if line.success is False and line.outcome is not Outcome.ERROR:
-                    groups.setdefault(line.events and line.events.decisive, []).append(line.episode_index)
-            chosen[job] = sorted(index for indices in groups.values() for index in indices[:3])
-            continue
-        if choice is Choice.ONE:
+        # An error, and an episode without a measured success, count as failures, as for ``--video_episodes failures``.
+        if choice is Choice.SUCCESSES:
+            lines = [line for line in lines if line.success is True]
+        elif choice is Choice.FAILURES:
+            lines = [line for line in lines if line.success is not True]
+        elif choice is Choice.ONE:
             # First failure, else first success, else first error.
             lines = sorted(lines, key=lambda line: (line.outcome is Outcome.ERROR, line.success is True))[:1]
-        # An error, and an episode without a measured success, count as failures, as for ``--video_episodes failures``.
-        chosen[job] = [
-            line.episode_index
-            for line in lines
-            if choice in {Choice.ALL, Choice.ONE} or (line.success is True) == (choice is Choice.SUCCESSES)
-        ]
+        elif choice is Choice.REASONS:
+            # For each decisive event three failures, as many as the report shows; no errors.
+            groups: defaultdict[str | None, list[CommitLine]] = defaultdict(list)
+            for line in lines:
+                if line.success is False and line.outcome is not Outcome.ERROR:
+                    groups[line.events and line.events.decisive].append(line)
+            lines = [line for own in groups.values() for line in own[:3]]
+        chosen[job] = sorted(line.episode_index for line in lines)
     return chosen
 
 
@@ -423,35 +416,28 @@ def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[s
 
     arms = read_run(run).arms
     if (Path(baseline) / layout.RUN_PLAN_FILE).is_file():
-        chosen, others = [arms[job] for job in jobs], read_run(Path(baseline)).arms
-        pairs = [(arm, others[arm.entry.name]) for arm in chosen if arm.entry.name in others]
-        if len(chosen) == len(others) == 1:
-            pairs = [(chosen[0], next(iter(others.values())))]
+        others = read_run(Path(baseline)).arms
+        pairs = [(arms[job], others[job]) for job in jobs if job in others]
+        if len(jobs) == len(others) == 1:
+            pairs = [(arms[jobs[0]], next(iter(others.values())))]
     else:
         other = named_arm(arms, baseline, option="--baseline")
         pairs = [(arms[job], other) for job in jobs if job != baseline]
 
     # Only jobs of the same task can be compared.
-    differences = [differences_of_tasks(*pair) for pair in pairs]
-    if all(differences):
-        reasons = [
-            f"{first.label} is no pair of {second.label}: {', '.join(different)}"
-            for (first, second), different in zip(pairs, differences, strict=True)
-        ]
-        problem = "; ".join([f"no job can be compared with '{baseline}'", *reasons])
-        raise ConfigError(Problem(problem, key="--baseline"))
-
     found: dict[str, set[int]] = {}
-    for (first, second), different in zip(pairs, differences, strict=True):
-        if different:
+    problems = [f"no job can be compared with '{baseline}'"]
+    for first, second in pairs:
+        if different := differences_of_tasks(first, second):
+            problems.append(f"{first.label} is no pair of {second.label}: {', '.join(different)}")
             continue
         matched = match(first, second).without_errors()
-        is_discordant = np.not_equal(matched.first.success, matched.second.success)
-        indices = matched.first.index[is_discordant].tolist()
-        found.setdefault(first.entry.name, set()).update(indices)
+        indices = matched.first.index[np.not_equal(matched.first.success, matched.second.success)].tolist()
         # The baseline's own episodes are filmed too, if it is a job of this run.
-        if second.directory == first.directory:
-            found.setdefault(second.entry.name, set()).update(indices)
+        for arm in (first, second) if second.directory == first.directory else (first,):
+            found.setdefault(arm.entry.name, set()).update(indices)
+    if not found:
+        raise ConfigError(Problem("; ".join(problems), key="--baseline"))
     return {job: sorted(found[job]) for job in arms if job in found}
 
 
@@ -482,32 +468,31 @@ def film_episodes(
     # The films go to the jobs' directories in `output_directory`, by default the run. `tell` gets each result at once.
     configs = {job.name: job.config for job in ledger.read_run_plan(run).jobs}
     for name, indices in episodes.items():
-        directory, config = run / name, configs[name]
-        lines = {line.episode_index: line for line in read_commits(directory, name).lines}
-        located, problems = locate_episodes(directory, name)
-        # The film's name holds the env slot, and the rebuild of a job with several.
-        rebuilds: Sequence[range] = ()
-        if config.num_rebuilds > 1 and config.num_episodes is not None:
-            rebuilds = split_evenly(config.num_episodes, config.num_rebuilds)
+        lines = {line.episode_index: line for line in read_commits(run / name, name).lines}
+        located, problems = locate_episodes(run / name, name)
         files: dict[int, Path] = {}
-        places: dict[int, tuple[int, int | None]] = {}
         for index in indices:
-            line, reason = lines.get(index), "it has not finished"
-            if line is not None:
-                if (file := file_with(located.get(index, ()), index, line.checksum)) is not None:
-                    rebuild = next((number for number, own in enumerate(rebuilds) if index in own), None)
-                    files[index], places[index] = file, (line.env_id, rebuild)
-                    continue
-                reason = "; ".join(["there is no recording of it", *problems])
+            line = lines.get(index)
+            file = None if line is None else file_with(located.get(index, ()), index, line.checksum)
+            if file is not None:
+                files[index] = file
+                continue
+            reason = "it has not finished" if line is None else "; ".join(["there is no recording of it", *problems])
             tell(FilmedEpisode(job=name, episode_index=index, reason=reason))
         if not files:
             continue
-        recorder = _Recorder(
+
+        # The film's name holds the env slot, and the rebuild of a job with several.
+        config = configs[name]
+        num_rebuilds = config.num_rebuilds if config.num_episodes is not None else 1
+        rebuilds = split_evenly(config.num_episodes or 0, num_rebuilds) if num_rebuilds > 1 else ()
+        rebuild_of = {index: number for number, own in enumerate(rebuilds) for index in own}
+        recorder = _FilmsOfRecordings(
             (output_directory or run) / name,
             name,
             options,
             threads=FilmThreads(settings.num_threads),
-            places=places,
+            places={index: (lines[index].env_id, rebuild_of.get(index)) for index in files},
             lines=lines,
             tell=tell,
         )
@@ -518,12 +503,12 @@ def film_episodes(
             raise
         except ArenaError as error:
             # If one environment cannot be built again, the other jobs are still filmed.
-            for index in [index for index in files if index not in recorder.told]:
+            for index in files.keys() - recorder.told:
                 tell(FilmedEpisode(job=name, episode_index=index, reason=first_line(error)))
 
 
 @dataclass(eq=False, kw_only=True)
-class _Recorder(VideoRecorder):
+class _FilmsOfRecordings(VideoRecorder):
     """Films the episodes of one job, and keeps the films of those that are replayed as recorded."""
 
     lines: Mapping[int, CommitLine]
@@ -537,27 +522,22 @@ class _Recorder(VideoRecorder):
         if replayed.is_damaged:
             self._told(replayed.episode_index, reason="its recording is damaged")
 
-    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
-        """Keep the film if the replay equals the recording, with the recorded outcome."""
+    def shown(self, record: EpisodeRecord, films: Sequence[Path]) -> EpisodeRecord | None:
+        """Keep the films if the replay equals the recording, and show the recorded outcome."""
         index = record.episode.episode_index
         replayed, line = self._replayed.pop(index), self.lines[index]
-        film = self.films.get(environment, {}).get(record.env_id)
-        films = () if film is None else tuple(file.path for file in film.files.values())
-        apart, reason = replayed.pose_difference, None
-        if not films:
-            reason = "its environment has no such cameras"
+        apart = replayed.pose_difference
         # Poses that are less than 1e-3 [m, rad] apart make the same picture, give or take a pixel.
+        if not films:
+            self._told(index, reason="its environment has no such cameras")
         elif replayed.difference is not None and (apart is None or apart > 1e-3):
             reason = "; ".join([f"it came out otherwise, {replayed.difference}", *replayed.surroundings])
-        if reason is not None:
-            if film is not None:
-                del self.films[environment][record.env_id]
-                film.discard()
             self._told(index, reason=reason)
-            return
-        # A replayed episode ends with its last action, even if the run cut it off. The film shows the recorded outcome.
-        super().on_episode_end(environment, replace(record, outcome=line.outcome, success=line.success))
-        self._told(index, films=films, pose_difference=0.0 if replayed.difference is None else apart or 0.0)
+        else:
+            self._told(index, films=tuple(films), pose_difference=0.0 if replayed.difference is None else apart or 0.0)
+            # A replayed episode ends with its last action, even if the run cut it off.
+            return replace(record, outcome=line.outcome, success=line.success)
+        return None
 
     def _told(self, index: int, **result: Any) -> None:
         self.told.add(index)

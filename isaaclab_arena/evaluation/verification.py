@@ -4,8 +4,8 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ import torch
 
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
-from isaaclab_arena.distributed.devices import default_num_threads, set_up_torch
+from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
-from isaaclab_arena.evaluation import builds, job_run, process, queues, rerun, validation
-from isaaclab_arena.evaluation.job import Job, contents_of_jobs, provenance_on
+from isaaclab_arena.evaluation import heartbeat, job_run, planning, process, queues, rerun, validation
+from isaaclab_arena.evaluation.job import Job, contents_of_jobs
 from isaaclab_arena.evaluation.options import SPLIT, RunOptions
 from isaaclab_arena.evaluation.process import signals_held_back
 from isaaclab_arena.interfaces.episode import Outcome, as_ranges, conditions_from_json, remaining_episodes
@@ -27,8 +27,8 @@ from isaaclab_arena.paths import now
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.results.merge import FILES, MergedResults, stale_tables
 from isaaclab_arena.storage import contents, layout, ledger, recovery
-from isaaclab_arena.storage.atomic import adapter, json_line, json_text, read_whole, write_text
-from isaaclab_arena.storage.commits import CommitLine, read_commits
+from isaaclab_arena.storage.atomic import adapter, json_text, read_whole, write_text
+from isaaclab_arena.storage.commits import CommitLine, attributes_of, read_commits
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import file_with, in_words, locate_episodes, read_episode, read_totals
 from isaaclab_arena.storage.ledger import JobReport, read_job_reports
@@ -215,18 +215,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         jobs = jobs_of_plan(plan, source, policy_batch=batch, may_import=_NO_IMPORT not in more, device=device)
         if context.is_rank_zero:
             write_text(directory / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
-        settings = builds.RankSettings(
-            context=context,
-            options=options,
-            output_directory=directory,
-            attempt=attempt,
-            num_threads=options.num_threads or default_num_threads(context.local_world_size),
-            provenance={**provenance_on(context.device), "config_hash": plan.config_hash},
+        # The sample is divided before the start: no rank takes over the episodes of another.
+        queue = queues.FixedQueue(queues.jobs_of_rank(jobs, attempt, SPLIT, rank=context.rank))
+        request = planning.RunRequest.of(
+            jobs, plan.config_hash, source_file=None, command_line=plan.command_line, options=options
         )
-        with initialise(context), closing(job_run.JobRunner(settings)) as runner:
-            # The sample is divided before the start: no rank takes over the episodes of another.
-            for task in queues.jobs_of_rank(jobs, attempt, SPLIT, rank=context.rank):
-                runner.run(task)
+        status = queue.first_status(context.rank, plan.run_id)
+        with initialise(context), heartbeat.StatusPublisher(directory, status) as publisher:
+            job_run.run_jobs(queue, request, attempt, context, publisher, lambda: False, config_hash=plan.config_hash)
     return ended.code
 
 
@@ -255,36 +251,35 @@ def jobs_of_plan(
 
 def run_sample(output_directory: Path, directory: Path, *, may_import: bool) -> None:
     """Run a sample of `prepare_sample` in processes of their own; `ArenaError` if a rank could not do its work."""
-    num_ranks, started_in = ledger.read_run_plan(directory).world_size, None
-    words = [str(directory), str(output_directory.absolute()), *([] if may_import else [_NO_IMPORT])]
+    num_ranks = ledger.read_run_plan(directory).world_size
+    words = [PROGRAM, str(directory), str(output_directory.absolute()), *([] if may_import else [_NO_IMPORT])]
+    if num_ranks > 1:
+        launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}"]
+        words = [*launcher, "--log-dir", str(directory / "launcher"), "-m", *words]
     # Relative paths of policies start from the run's working directory. Without `may_import` the ranks do not work
     # there, as its modules could be imported.
-    if may_import:
-        started_in = ledger.read_run_plan(output_directory).working_directory
-    launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}"]
-    launcher += ["--log-dir", str(directory / "launcher"), "-m"]
-    log = directory / "worker.log"
-    with log.open("wb") as stream, ExitStack() as ending:
-        # A signal in the middle of the start would leave a program without a handle to end it.
-        with signals_held_back():
-            process = subprocess.Popen(  # noqa: S603  this Python, and a module of this package
-                [sys.executable, "-m", *(launcher if num_ranks > 1 else []), PROGRAM, *words],
-                cwd=started_in if started_in and Path(started_in).is_dir() else None,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-            )
-
-            @ending.callback
-            def end() -> None:
-                # A launcher ends its ranks if it is terminated, but not if it is killed.
+    started_in = ledger.read_run_plan(output_directory).working_directory if may_import else None
+    log, process = directory / "worker.log", None
+    with log.open("wb") as stream:
+        try:
+            # A signal in the middle of the start would leave a program without a handle to end it.
+            with signals_held_back():
+                process = subprocess.Popen(  # noqa: S603  this Python, and a module of this package
+                    [sys.executable, "-m", *words],
+                    cwd=started_in if started_in and Path(started_in).is_dir() else None,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                )
+            exit_code = process.wait()
+        finally:
+            # A launcher ends its ranks if it is terminated, but not if it is killed.
+            if process is not None:
                 process.terminate()
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=_MAX_ENDING_S)
                 process.kill()
                 process.wait()
-
-        exit_code = process.wait()
     if exit_code != 0:
         # Show the last lines of the ranks, before the launcher's lines about their end.
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -407,12 +402,18 @@ def _compared(before: _JobOfRun, now: _JobOfRun, index: int) -> VerifiedEpisode:
     except StorageError as error:
         # The defect of the file is reported already; the other episodes are still compared.
         return replace(verdict, unreadable=first_line(error))
-    difference = None
-    if recorded is None or found is None:
-        recorded = found = None
-    else:
-        difference = rerun.first_difference(recorded, found)
-    difference = difference or _difference_of_lines(line, again)
+    # Without both recordings only the commit lines can be compared: start, length and result.
+    compares_arrays = recorded is not None and found is not None
+    sides = [
+        RecordedEpisode(
+            episode_index=index,
+            arrays=recording.arrays if compares_arrays and recording is not None else {},
+            attributes={**attributes_of(side), "num_samples": side.length},
+            env_args={},
+        )
+        for side, recording in ((line, recorded), (again, found))
+    ]
+    difference = rerun.first_difference(*sides)
 
     # The policy explains a difference of actions, or one of the result alone, whose cause no array shows.
     explanation = None
@@ -435,22 +436,11 @@ def _compared(before: _JobOfRun, now: _JobOfRun, index: int) -> VerifiedEpisode:
         explanation = "; ".join([*reasons, *dict.fromkeys([*because, *because_now])]) or None
     return replace(
         verdict,
-        compares_arrays=recorded is not None,
+        compares_arrays=compares_arrays,
         difference=difference,
         explanation=explanation,
         other_provenance=contents.told_changes(before.provenance(index, recorded), now.provenance(index, found)),
     )
-
-
-def _difference_of_lines(line: CommitLine, again: CommitLine) -> rerun.Difference | None:
-    """Return the first difference of two commit lines: start, length and result, but neither time nor place."""
-    for name in ("episode_seed", "conditions", "language_instruction", "length"):
-        was, is_now = (json_line(getattr(each, name)) for each in (line, again))
-        if was != is_now:
-            field, at_start = ("num_samples", False) if name == "length" else (name, True)
-            return rerun.Difference(field=field, recorded=was, found=is_now, at_start=at_start)
-    first, second = ({**asdict(each), "metrics": json_line(each.metrics)} for each in (line, again))
-    return rerun.result_difference(first, second)
 
 
 if __name__ == "__main__":

@@ -471,17 +471,22 @@ class VideoRecorder(Observer):
         self.threads.raise_failure()
         films = self.films.get(environment, {})
         film = films.get(record.env_id)
+        shown = self.shown(record, [] if film is None else [file.path for file in film.files.values()])
         if film is None:
             return
-        keeps = not self.options.only_failures or record.success is not True
-        if keeps and not film.shows_latest_step:
+        if shown is not None and not film.shows_latest_step:
             self._film(environment, [record.env_id])
         del films[record.env_id]
-        if not keeps:
+        if shown is None:
             film.discard()
             return
         self._num_strips += 1
-        film.queue(film.finish, record, self._sheet if self._num_strips <= MAX_EPISODES else None)
+        film.queue(film.finish, shown, self._sheet if self._num_strips <= MAX_EPISODES else None)
+
+    def shown(self, record: EpisodeRecord, films: Sequence[Path]) -> EpisodeRecord | None:
+        """Return the end that the `films` of a finished episode show, None to delete them."""
+        del films
+        return None if self.options.only_failures and record.success is True else record
 
     def close(self) -> None:
         """Complete the videos of finished episodes and write the contact sheet; delete all others."""

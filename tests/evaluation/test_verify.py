@@ -19,7 +19,7 @@ from isaaclab_arena.evaluation.rerun import (
 )
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.verification import draw_sample, prepare_sample
-from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
+from isaaclab_arena.recording.recorder import EpisodeArrays, EpisodeRecorder, RecordedObservations
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import read_episode
 from isaaclab_arena.storage.ledger import write_run_plan
@@ -133,9 +133,13 @@ def test_how_it_ended_is_compared_too(attributes, words):
 def test_an_array_that_is_absent_or_of_another_kind_is_named():
     whole = recorded()
     absent = {name: array for name, array in whole.arrays.items() if name != "obs/joint_pos"}
-    assert "obs/joint_pos was recorded" in str(the_difference(replace(whole, arrays=absent)))
+    assert "obs/joint_pos was float32 of shape (7,), is now absent" in str(
+        the_difference(replace(whole, arrays=absent))
+    )
     other = {**whole.arrays, "rewards": whole.arrays["rewards"].astype(np.float64)}
-    assert "rewards was float32, is now float64" in str(the_difference(replace(whole, arrays=other)))
+    assert "rewards was float32 of shape (), is now float64 of shape ()" in str(
+        the_difference(replace(whole, arrays=other))
+    )
 
 
 NUM_STEPS = 6
@@ -169,7 +173,8 @@ def record(directory, environment, policy, number, observations=RecordedObservat
 def replays(environment, recorded) -> list[ReplayedEpisode]:
     found: list[ReplayedEpisode] = []
     observations = recorded_observations(recorded[0])
-    replay_in(environment, recorded, [ReplayJudge(environment, observations, found.append, now={}, contents={})])
+    judge = ReplayJudge(EpisodeArrays(environment, observations), found.append, now={}, contents={})
+    replay_in(environment, recorded, [judge])
     return found
 
 
@@ -234,7 +239,7 @@ def test_without_a_state_it_starts_from_the_conditions_and_says_so(reached):
 def test_the_state_of_another_model_is_a_difference_at_the_start_and_a_changed_action_in_its_step(reached):
     name = "initial_state/simulator/integration_state"
     other = replace(reached, arrays={**reached.arrays, name: reached.arrays[name][:-1]})
-    assert str(differences(build("reach"), [other])[0]).startswith(f"at the start: {name} was of shape ")
+    assert str(differences(build("reach"), [other])[0]).startswith(f"at the start: {name} was float64 of shape ")
     actions = reached.arrays["actions"].copy()
     actions[3] *= -1
     changed = replace(reached, arrays={**reached.arrays, "actions": actions})
@@ -250,6 +255,12 @@ def test_actions_beyond_the_end_of_the_episode_are_a_difference(tmp_path):
     }
     found = differences(ScriptedEnvironment(1, endings=("success",)), [replace(recorded, arrays=twice)])
     assert found[0] == f"at the end: num_samples was {2 * length}, is now {length}"
+
+
+def test_a_replay_that_ends_otherwise_is_a_difference(reached):
+    said = {"outcome": "success", "success": True}
+    found = differences(build("reach"), [replace(reached, attributes={**reached.attributes, **said})])
+    assert str(found[0]).startswith("at the end: outcome was success, is now ")
 
 
 def test_actions_that_do_not_fit_are_refused(tmp_path):

@@ -98,6 +98,28 @@ def test_what_is_held_of_steps_is_recorded_as_what_is_written_at_once(num_steps)
             np.testing.assert_array_equal(array, held[name], err_msg=name)
 
 
+def test_an_episode_that_starts_beside_a_running_one_has_none_of_the_held_steps():
+    environment = OwnPartsEnvironment(2)
+    arrays = begun(environment)
+    steps = [transition(environment) for _ in range(5)]
+    for number, step in enumerate(steps):
+        if number == 3:
+            arrays.start([1])
+        arrays.append(step)
+    np.testing.assert_array_equal(arrays.take(1)["actions"], torch.stack([each.action[1] for each in steps[3:]]))
+    assert len(arrays.take(0)["actions"]) == 5
+
+
+def test_steps_of_an_environment_that_uses_its_memory_again_are_copied_at_once():
+    environment = PartsEnvironment(1)
+    assert not environment.returns_own_tensors
+    arrays, step = begun(environment), transition(environment)
+    for number in range(3):
+        step.step.reward.fill_(number)
+        arrays.append(step)
+    assert arrays.take(0)["rewards"].tolist() == [0, 1, 2]
+
+
 def test_terms_that_lie_side_by_side_are_recorded_as_those_that_do_not():
     environment = TogetherEnvironment(2)
     arrays = begun(environment)
@@ -200,25 +222,6 @@ def test_an_episode_that_starts_again_has_forgotten_its_steps_and_tensors_may_be
     assert ring.take(1)[0].tolist() == [[2 + 10 * step, 3 + 10 * step] for step in range(4)]
 
 
-@pytest.mark.parametrize("capacity", [1, 5, 64])
-def test_steps_that_the_caller_writes_are_kept_as_those_that_come_as_tensors(capacity):
-    generator = np.random.default_rng(capacity)
-    ring = StepRing(3, capacity)
-    begun = dict.fromkeys(range(3), 0)
-    ring.start([0, 1, 2])
-    for step in range(300):
-        numbers, counts = ring.next_places([(2, np.dtype(np.float64)), (1, np.dtype(np.uint8))])
-        numbers[:] = [[step, env_id] for env_id in range(3)]
-        counts[:] = step % 256
-        for env_id in np.flatnonzero(generator.random(3) < 0.15).tolist():
-            taken, counted = ring.take(env_id)
-            steps = np.arange(begun[env_id], step + 1)
-            np.testing.assert_array_equal(taken, np.stack((steps, np.full_like(steps, env_id)), axis=1))
-            np.testing.assert_array_equal(counted[:, 0], steps % 256)
-            begun[env_id] = step + 1
-            ring.start([env_id])
-
-
 def test_memory_is_used_again():
     ring = StepRing(2, 8)
     for episode in range(50):
@@ -260,25 +263,3 @@ def test_memory_is_not_touched_for_steps_that_are_not_made_in_deterministic_runs
     for (touched, room_for), num_steps in zip(told, (10, 1001), strict=True):
         step_bytes = 64 * 250 * 4
         assert touched < num_steps * step_bytes + 30e6 < room_for * step_bytes
-
-
-@pytest.mark.parametrize("capacity", [1, 5, 64])
-def test_columns_that_are_filled_later_stand_beside_those_that_were_written(capacity):
-    generator = np.random.default_rng(capacity)
-    ring = StepRing(2, capacity)
-    ring.start([0, 1])
-    first = num_unfilled = 0
-    for step in range(200):
-        [place] = ring.next_places([(3, np.dtype(np.float64))])
-        place[:, 2] = step
-        num_unfilled += 1
-        if generator.random() < 0.3:
-            steps = np.arange(step + 1 - num_unfilled, step + 1)
-            ring.fill(0, slice(0, 2), np.stack([10 * steps, 10 * steps + 1], axis=1)[..., None].repeat(2, axis=2))
-            num_unfilled = 0
-            if generator.random() < 0.3:
-                [taken] = ring.take(1)
-                steps = np.arange(first, step + 1)
-                np.testing.assert_array_equal(taken, np.stack([10 * steps + 1, 10 * steps + 1, steps], axis=1))
-                ring.start([0, 1])
-                first = step + 1
