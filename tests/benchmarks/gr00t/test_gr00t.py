@@ -48,8 +48,9 @@ def test_slots_are_asked_for_once_a_chunk(model_path, tmp_path):
     lengths = [record.length for record in found.records]
     assert len(set(lengths)) > 1
     assert count.slots_needed == sum(math.ceil(length / chunk_length) for length in lengths)
-    assert count.slots_asked == 4 * count.queries
-    assert count.slots_needed < count.slots_of_all <= 3 * count.queries
+    # Each query is filled up to four env slots, and three env slots make one query at most.
+    assert count.slots_asked % 4 == 0
+    assert count.slots_needed < count.slots_of_all <= 3 * count.slots_asked // 4
 
 
 @pytest.mark.slow
