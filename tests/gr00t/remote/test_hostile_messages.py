@@ -237,7 +237,8 @@ def test_a_client_that_sends_endless_small_pieces_keeps_no_other_client_waiting(
 
 
 def test_a_client_that_falls_silent_in_the_middle_is_dropped_and_one_that_waits_is_not(monkeypatch):
-    monkeypatch.setattr(policy_server, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(policy_server, "_PATIENCE_S", 2.0)
+    monkeypatch.setattr(policy_server, "_TICK_S", 0.05)
     asked, may_answer = threading.Event(), threading.Event()
 
     class Slow(NetworkPolicy):
@@ -257,6 +258,7 @@ def test_a_client_that_falls_silent_in_the_middle_is_dropped_and_one_that_waits_
         # Longer than the patience with the rest of the next question, which is not read before the answer.
         may_answer.set()
         assert b"arm" in read_answer(patient)
+        time.sleep(0.3)
         patient.sendall(ping[10:])
         idle.sendall(ping)
         assert b"running" in read_answer(patient)
