@@ -35,7 +35,6 @@ from benchmarks.harness.runs import Watched, evaluate, job_results, one_job
 from benchmarks.harness.workers import cpu_s
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy_traits import Continuation
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena_gr00t.config import (
     ClosedloopPolicyArgs,
@@ -317,13 +316,11 @@ class CountedQueries(ClosedloopPolicy[ClosedloopPolicyArgs]):
         """Return the sizes of the Panda's groups."""
         return _DIMENSIONS
 
-    def chunks(
-        self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
-    ) -> torch.Tensor:
+    def _next_chunks(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
         """Count the env slots that need a chunk, and ask about them."""
         self.count.slots_needed += len(env_ids)
         self.count.slots_of_all += env.num_envs
-        return super().chunks(env, observation, env_ids, going_on)
+        return super()._next_chunks(env, observation, env_ids)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Ask if a chunk is due, and return the actions of the scripted policy."""

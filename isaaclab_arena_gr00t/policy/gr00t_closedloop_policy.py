@@ -131,8 +131,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         nothing = inputs.of(observation, [0] * size, ["nothing"] * size, as_tensors=self._takes_tensors)
         try:
             answer = self.query(nothing, [0] * size)
-            horizon = self.policy_config.action_horizon
-            observations.action_chunks(answer, wiring, num_slots=size, chunk_length=horizon)
+            observations.action_chunks(answer, wiring, num_slots=size, chunk_length=self._num_played)
         except torch.OutOfMemoryError:
             raise
         except (PolicyError, ValueError, AssertionError, RuntimeError) as error:
@@ -203,7 +202,23 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
         self, env: Environment, observation: Observation, env_ids: Sequence[int], going_on: Continuation | None = None
     ) -> torch.Tensor:
         """Ask the model about some env slots; see `PolicyBase`. Shape: (len(env_ids), horizon, action_dim)."""
-        inputs, length = self._inputs_of(env), self.policy_config.action_horizon
+        return self._asked(env, observation, env_ids, going_on, length=self.policy_config.action_horizon)
+
+    def _next_chunks(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
+        # Steps that are never played may be missing, or no numbers.
+        return self._asked(env, observation, env_ids, length=self._num_played)
+
+    def _asked(
+        self,
+        env: Environment,
+        observation: Observation,
+        env_ids: Sequence[int],
+        going_on: Continuation | None = None,
+        *,
+        length: int,
+    ) -> torch.Tensor:
+        """Ask the model about some env slots. Shape: (len(env_ids), length, action_dim)."""
+        inputs = self._inputs_of(env)
         # A seed comes from the episode's stream, without one from the YAML file's seed.
         seeds = [self._draw_seed(env_id, self.policy_config.seed) for env_id in env_ids]
         size = self._filled_up_to or self.slots_per_call(env.num_envs) or len(env_ids)

@@ -264,6 +264,31 @@ def test_an_answer_that_does_not_fit_is_refused(tmp_path, says, spoilt):
         rollout(LimbEnvironment(2), made(tmp_path, WrongPolicy), episodes(2), [])
 
 
+class BriefPolicy(LimbPolicy):
+    """A stranger's model, which states no sizes and answers with the steps that are played, then one of no numbers."""
+
+    modalities, sizes = MODALITIES, None
+
+    def answer(self, observation: dict[str, Any], noise_seeds: list[int]) -> dict[str, np.ndarray]:
+        brief = {key: values[:, : CHUNK + 1].copy() for key, values in super().answer(observation, noise_seeds).items()}
+        for values in brief.values():
+            values[:, CHUNK] = np.nan
+        return brief
+
+
+@pytest.mark.parametrize("args", [{}, {"temporal_ensemble_coeff": 0.1}], ids=["played out", "averaged"])
+def test_steps_of_an_answer_that_are_never_played_may_be_missing_or_no_numbers(tmp_path, args):
+    for num_envs in (1, 3):
+        brief, whole = (played(tmp_path, num_envs, policy_class=each, **args) for each in (BriefPolicy, LimbPolicy))
+        assert brief.keys() == whole.keys()
+        assert all(torch.equal(brief[index], whole[index]) for index in brief)
+    env, policy = LimbEnvironment(1), made(tmp_path, BriefPolicy)
+    policy.check_environment(env)
+    # An answer that may be late, or that others share, has to have all of its steps.
+    with pytest.raises(PolicyError, match=f"shape .*at least {HORIZON} steps"):
+        policy.chunks(env, started(env, policy, [0]), [0])
+
+
 class TacitPolicy(LimbPolicy):
     """Does not say which sizes it takes, as NVIDIA's; a wrong one fails in the network."""
 

@@ -1,18 +1,20 @@
 """Messages that no honest server sends."""
 
+import asyncio
 import io
 import random
 import socket
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import msgpack
 import numpy as np
 import pytest
+from gr00t.policy import policy_server
 from gr00t.policy.policy_server import PolicyServer
 from gr00t.policy.server_client import PolicyClient
 
@@ -25,7 +27,7 @@ from isaaclab_arena.remote.openpi import OpenpiCodec
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tCodec
 from tests.gr00t.remote.test_connection import connected
 from tests.gr00t.servers import NetworkPolicy, ServerProcess, serving
-from tests.outsiders.peers import DELIMITER, dialled, frame, peak_bytes, pretending, read_answer
+from tests.outsiders.peers import DELIMITER, dialled, frame, peak_bytes, pretending, read, read_answer
 
 MEGABYTE = 1 << 20
 WIRES: dict[str, Callable[..., Any]] = {"gr00t": gr00t_wire.unpack, "openpi": OpenpiCodec.unpack}
@@ -209,6 +211,77 @@ def test_the_next_question_of_a_client_is_not_read_before_the_last_one_is_answer
         for _ in range(3):
             assert b"arm" in read_answer(stranger)
     assert sizes == [1, 1, 1]
+
+
+def test_a_client_that_sends_endless_small_pieces_keeps_no_other_client_waiting():
+    with serving(NetworkPolicy()) as server, dialled(server.port) as stranger, dialled(server.port) as friend:
+        # Commands may come between the frames of a message, so this one never ends.
+        stranger.sendall(frame(b"x", more=True))
+
+        def flood() -> None:
+            with suppress(OSError):
+                while True:
+                    stranger.sendall(50_000 * b"\x04\x01\x00")
+
+        flooding = threading.Thread(target=flood)
+        flooding.start()
+        try:
+            before = time.monotonic()
+            for _ in range(20):
+                friend.sendall(DELIMITER + frame(packed({"endpoint": "ping"})))
+                assert b"running" in read_answer(friend)
+            assert time.monotonic() - before < 20
+        finally:
+            stranger.shutdown(socket.SHUT_RDWR)
+            flooding.join()
+
+
+def test_a_client_that_falls_silent_in_the_middle_is_dropped_and_one_that_waits_is_not(monkeypatch):
+    monkeypatch.setattr(policy_server, "_PATIENCE_S", 2.0)
+    monkeypatch.setattr(policy_server, "_TICK_S", 0.05)
+    asked, may_answer = threading.Event(), threading.Event()
+
+    class Slow(NetworkPolicy):
+        def get_action(self, observation: Any, options: Any = None) -> Any:
+            asked.set()
+            assert may_answer.wait(30)
+            return {"arm": np.zeros((1, 1, 1), np.float32)}, {}
+
+    question = DELIMITER + frame(gr00t_wire.pack({"endpoint": "get_action", "data": {"observation": {}}}))
+    ping = DELIMITER + frame(packed({"endpoint": "ping"}))
+    with serving(Slow()) as server, dialled(server.port) as idle, dialled(server.port) as patient:
+        with sockets_that_fall_silent(server.port) as silent:
+            patient.sendall(question + ping[:10])
+            assert asked.wait(30)
+            for each in silent:
+                assert not read(each, 1000)[64:]
+        # Longer than the patience with the rest of the next question, which is not read before the answer.
+        may_answer.set()
+        assert b"arm" in read_answer(patient)
+        time.sleep(0.3)
+        patient.sendall(ping[10:])
+        idle.sendall(ping)
+        assert b"running" in read_answer(patient)
+        assert b"running" in read_answer(idle)
+
+
+@contextmanager
+def sockets_that_fall_silent(port: int) -> Iterator[list[socket.socket]]:
+    """Connect in silence, and stop within a message that was begun."""
+    with socket.create_connection(("127.0.0.1", port)) as stranger, dialled(port) as half:
+        stranger.settimeout(20)
+        half.sendall(DELIMITER + frame(b"half a message")[:-1])
+        yield [stranger, half]
+
+
+def test_an_error_that_ends_the_listener_ends_the_server(monkeypatch):
+    class Deaf(asyncio.SelectorEventLoop):
+        async def create_server(self, *args: Any, **kwargs: Any) -> Any:
+            raise OSError("nothing can be listened to")
+
+    monkeypatch.setattr(asyncio, "new_event_loop", Deaf)
+    with pytest.raises(OSError, match="nothing can be listened to"):
+        PolicyServer(NetworkPolicy(), port=0).run()
 
 
 def test_without_the_token_nothing_of_a_request_is_unpacked(monkeypatch):

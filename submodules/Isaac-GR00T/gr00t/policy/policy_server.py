@@ -28,7 +28,8 @@ _LOG = logging.getLogger(__name__)
 # Receive messages of ZeroMQ's REQ sockets in a separate thread, with limits on memory and clients.
 
 _TICK_S = 1.0
-_RECEIVED_BYTES = 256 * 1024
+_RECEIVED_BYTES = 128 * 1024
+_SMALL_PIECES_BYTES = 256
 _MAX_WAITING_BYTES = 4096
 """Bytes that a client has not read, up to which its signs of life are answered."""
 _MESSAGES_AT_ONCE = 4
@@ -80,8 +81,9 @@ class _Connection(asyncio.BufferedProtocol):
             _LOG.debug("a client is gone: %s", exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        # Of small pieces only a few at a time, so that one client's keep no other client waiting.
         del sizehint
-        return self._listener.buffer
+        return self._listener.buffer[: max(self.reader.num_wanted, _SMALL_PIECES_BYTES)]
 
     def buffer_updated(self, nbytes: int) -> None:
         self.heard_at = time.monotonic()
@@ -106,6 +108,8 @@ class _Connection(asyncio.BufferedProtocol):
         if self._is_answered and not self._is_full:
             self._is_answered = self._is_unanswered = False
             self.num_unanswered_bytes = 0
+            # While its message had to wait, the client could not be heard.
+            self.heard_at = time.monotonic()
             self._read()
 
     def _read(self) -> None:
@@ -113,9 +117,10 @@ class _Connection(asyncio.BufferedProtocol):
         try:
             while self.left and not (self._is_unanswered and self.is_inside_message):
                 piece, self.left = self.left[: self.reader.num_wanted], self.left[self.reader.num_wanted :]
+                held = self.reader.num_held
                 event = self.reader.feed(piece)
                 # The messages of all clients share one limit.
-                if self.reader.num_held and self._listener.is_full():
+                if self.reader.num_held > held and self._listener.is_full():
                     self.reader.is_too_large = True
                 if event is not None:
                     self._handle(event)
@@ -156,12 +161,14 @@ class Listener:
         family = sockets.AF_INET6 if ":" in address[0] else sockets.AF_INET
         self._socket = sockets.create_server(address, family=family, backlog=128)
         self.host, self.port = self._socket.getsockname()[:2]
-        self._arrived: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[Arrived | Exception] = queue.SimpleQueue()
         self.connections: dict[int, _Connection] = {}  # by number
         # Each connection has read what it received here before another one receives.
         self.buffer = memoryview(bytearray(_RECEIVED_BYTES))
         self.next_number = itertools.count().__next__
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(self._report)
+        self._warned_at = 0.0
         self._is_ending = asyncio.Event()
         self._linger_s = 0.0
         self._thread = threading.Thread(target=self._run, name="gr00t-listener", daemon=True)
@@ -173,23 +180,32 @@ class Listener:
     def receive(self, wait_s: float) -> Arrived | None:
         """Return the next message, None if there is none within `wait_s` [s]."""
         try:
-            return self._arrived.get(timeout=wait_s) if wait_s > 0 else self._arrived.get_nowait()
+            arrived = self._arrived.get(timeout=wait_s) if wait_s > 0 else self._arrived.get_nowait()
         except queue.Empty:
             return None
+        if isinstance(arrived, Exception):
+            raise arrived
+        return arrived
 
     def answer(self, client: int, frames: Sequence[bytes | bytearray] = ()) -> None:
         """Send the answer with its envelope, without blocking; empty `frames` free a message that gets no answer."""
-        self._loop.call_soon_threadsafe(self._answer, client, frames)
+        self._call(self._answer, client, frames)
 
     def close(self, linger_s: float) -> None:
         """Close all connections after all waiting answers are sent, or after `linger_s` [s]."""
         self._linger_s = linger_s
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._is_ending.set)
+            self._call(self._is_ending.set)
             self._thread.join()
         else:
             self._socket.close()
             self._loop.close()
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Let the listener's thread call a function."""
+        # An error means that the thread has ended.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     # The rest runs in the listener's thread.
 
@@ -226,8 +242,21 @@ class Listener:
     def _run(self) -> None:
         try:
             self._loop.run_until_complete(self._serve())
+        except Exception as error:  # noqa: BLE001  the receiver must learn that no more messages follow
+            self._arrived.put(error)
         finally:
             self._loop.close()
+
+    def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log an error in a callback, after which the other connections are served as before."""
+        error = context.get("exception")
+        if "socket" not in context or not isinstance(error, OSError):
+            loop.default_exception_handler(context)
+            return
+        # No file descriptor is free. asyncio says so many times, and tries again after a second.
+        if time.monotonic() - self._warned_at > _TICK_S / 2:
+            _LOG.warning("the listener cannot accept a client: %s", error.strerror)
+            self._warned_at = time.monotonic()
 
     async def _serve(self) -> None:
         """Serve all connections, until `close` sets the end and all answers are sent, or time is up."""
