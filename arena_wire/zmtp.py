@@ -72,14 +72,14 @@ class MessageReader:
         next(self._steps)
         self.num_wanted = _GREETING_BYTES  # most bytes for the next call of `feed`
 
-    def feed(self, data: bytes | memoryview) -> Event | None:
+    def feed(self, data: bytes) -> Event | None:
         """Take 1 to `num_wanted` received bytes, and return the completed event; ProtocolError if they are invalid."""
         step = self._steps.send(data)
         following = step if isinstance(step, int) else next(self._steps)
         self.num_wanted = following if isinstance(following, int) else 1
         return None if isinstance(step, int) else step
 
-    def _read(self) -> Generator[Event | int, bytes | memoryview, None]:
+    def _read(self) -> Generator[Event | int, bytes, None]:
         greeting = yield from _exactly(_GREETING_BYTES)
         if greeting[0] != GREETING[0] or not greeting[9] & 1 or greeting[10] < GREETING[10]:
             raise ProtocolError("it does not speak ZeroMQ, or a version before 3")
@@ -89,7 +89,7 @@ class MessageReader:
         while True:
             yield from self._read_message()
 
-    def _read_message(self) -> Generator[Event | int, bytes | memoryview, None]:
+    def _read_message(self) -> Generator[Event | int, bytes, None]:
         frames: list[bytearray] = []
         num_bytes = num_frames = 0
         self.is_too_large, is_last = False, False
@@ -166,11 +166,11 @@ def split_envelope(frames: Sequence[bytes | bytearray]) -> tuple[list[bytes], li
     return [], list(frames)
 
 
-def _exactly(size: int) -> Generator[int, bytes | memoryview, bytes]:
-    data = bytearray()
+def _exactly(size: int) -> Generator[int, bytes, bytes]:
+    data = b""
     while len(data) < size:
         data += yield size - len(data)
-    return bytes(data)
+    return data
 
 
 def _command_frame(name: bytes, data: bytes) -> bytes:

@@ -1,6 +1,5 @@
 """Messages that no honest server sends."""
 
-import asyncio
 import io
 import random
 import socket
@@ -272,16 +271,6 @@ def sockets_that_fall_silent(port: int) -> Iterator[list[socket.socket]]:
         stranger.settimeout(20)
         half.sendall(DELIMITER + frame(b"half a message")[:-1])
         yield [stranger, half]
-
-
-def test_an_error_that_ends_the_listener_ends_the_server(monkeypatch):
-    class Deaf(asyncio.SelectorEventLoop):
-        async def create_server(self, *args: Any, **kwargs: Any) -> Any:
-            raise OSError("nothing can be listened to")
-
-    monkeypatch.setattr(asyncio, "new_event_loop", Deaf)
-    with pytest.raises(OSError, match="nothing can be listened to"):
-        PolicyServer(NetworkPolicy(), port=0).run()
 
 
 def test_without_the_token_nothing_of_a_request_is_unpacked(monkeypatch):

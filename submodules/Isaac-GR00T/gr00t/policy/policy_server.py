@@ -1,17 +1,17 @@
 """Serve a policy to several clients, and answer requests that arrive together by one call of the model."""
 
-import asyncio
 import contextlib
 import hmac
-import itertools
 import logging
 import queue
+import selectors
 import socket as sockets
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -28,10 +28,8 @@ _LOG = logging.getLogger(__name__)
 # Receive messages of ZeroMQ's REQ sockets in a separate thread, with limits on memory and clients.
 
 _TICK_S = 1.0
-_RECEIVED_BYTES = 128 * 1024
-_SMALL_PIECES_BYTES = 256
-_MAX_WAITING_BYTES = 4096
-"""Bytes that a client has not read, up to which its signs of life are answered."""
+_MAX_PIECES_WAITING = 64
+_READS_AT_ONCE = 64
 _MESSAGES_AT_ONCE = 4
 _PATIENCE_S = 30.0
 """The longest silence of a client in the middle of a message or of the introduction [s]."""
@@ -48,106 +46,29 @@ class Arrived:
     problem: str = ""  # reason for dropping the message, empty for a whole one
 
 
-class _Connection(asyncio.BufferedProtocol):
-    """A client's connection, whose next message waits for the answer to the last one."""
+@dataclass(kw_only=True, eq=False)
+class _Connection:
+    """The state of a client's connection, whose next message waits for the answer to the last one."""
 
-    def __init__(self, listener: "Listener") -> None:
-        self.number = listener.next_number()
-        self.reader = zmtp.MessageReader(listener.max_message_bytes)
-        self.left = memoryview(b"")  # received bytes of the next message, which has to wait
-        self.num_unanswered_bytes = 0
-        self.heard_at = time.monotonic()
-        self.is_introduced = self.is_inside_message = False
-        self._listener = listener
-        self._is_unanswered = self._is_answered = self._is_full = False
+    socket: sockets.socket
+    number: int
+    reader: zmtp.MessageReader
+    outgoing: deque[memoryview] = field(default_factory=deque)
+    watched: int = 0
+    num_unanswered_bytes: int = 0
+    is_unanswered: bool = False
+    is_answered: bool = False
+    is_inside_message: bool = False
+    is_introduced: bool = False
+    heard_at: float = field(default_factory=time.monotonic)
 
     @property
-    def is_waited_for(self) -> bool:
-        """True if the client owes the rest of its introduction or of a message."""
-        return not self.is_introduced or (self.is_inside_message and not self._is_unanswered)
+    def has_paused(self) -> bool:
+        """True if the next message must wait for the answer to the last one."""
+        return self.is_unanswered and self.is_inside_message
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport: Any = transport
-        # `pause_writing` is called as soon as the client reads too slowly, `resume_writing` once it has read all.
-        self.transport.set_write_buffer_limits(high=0)
-        if not self._listener.admits(self):
-            self.transport.abort()
-            return
-        self.transport.write(zmtp.GREETING)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._listener.connections.pop(self.number, None)
-        if exc is not None:
-            _LOG.debug("a client is gone: %s", exc)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        # Of small pieces only a few at a time, so that one client's keep no other client waiting.
-        del sizehint
-        return self._listener.buffer[: max(self.reader.num_wanted, _SMALL_PIECES_BYTES)]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.heard_at = time.monotonic()
-        self.left = self._listener.buffer[:nbytes]
-        self._read()
-
-    def pause_writing(self) -> None:
-        self._is_full = True
-
-    def resume_writing(self) -> None:
-        self._is_full = False
-        self._free()
-
-    def answer(self, frames: Sequence[bytes | bytearray]) -> None:
-        """Send the answer to the last message; its memory is free once the client has read the answer."""
-        for piece in zmtp.message_pieces(frames):
-            self.transport.write(piece)
-        self._is_answered = True
-        self._free()
-
-    def _free(self) -> None:
-        if self._is_answered and not self._is_full:
-            self._is_answered = self._is_unanswered = False
-            self.num_unanswered_bytes = 0
-            # While its message had to wait, the client could not be heard.
-            self.heard_at = time.monotonic()
-            self._read()
-
-    def _read(self) -> None:
-        """Handle the received bytes, up to the next message if the last one is unanswered."""
-        try:
-            while self.left and not (self._is_unanswered and self.is_inside_message):
-                piece, self.left = self.left[: self.reader.num_wanted], self.left[self.reader.num_wanted :]
-                held = self.reader.num_held
-                event = self.reader.feed(piece)
-                # The messages of all clients share one limit.
-                if self.reader.num_held > held and self._listener.is_full():
-                    self.reader.is_too_large = True
-                if event is not None:
-                    self._handle(event)
-                if self.reader.has_greeted and not self.is_introduced:
-                    self.is_introduced = True
-                    self.transport.write(zmtp.ready("ROUTER"))
-        except zmtp.ProtocolError as error:
-            _LOG.debug("a client is gone: %s", error)
-            self.transport.abort()
-            return
-        if self.left:
-            self.transport.pause_reading()
-            self.left = memoryview(bytes(self.left))
-        else:
-            self.transport.resume_reading()
-
-    def _handle(self, event: zmtp.Event) -> None:
-        """Answer a command, and hand on a message."""
-        if isinstance(event, zmtp.Command):
-            if event.name == b"PING" and self.transport.get_write_buffer_size() < _MAX_WAITING_BYTES:
-                self.transport.write(zmtp.pong(event))
-        elif isinstance(event, zmtp.MessageBegins):
-            self.is_inside_message = True
-        else:
-            self.is_inside_message, self._is_unanswered = False, True
-            self.num_unanswered_bytes = sum(map(len, event.frames))
-            self._listener.hand_on(self.number, event)
+    def send(self, *pieces: bytes | bytearray) -> None:
+        self.outgoing.extend(map(memoryview, pieces))
 
 
 class Listener:
@@ -156,21 +77,20 @@ class Listener:
     def __init__(self, address: tuple[str, int], *, max_message_bytes: int, max_clients: int) -> None:
         # Of a message, in all its frames; of all incomplete and unanswered messages together; and connections at a
         # time, of which more are closed at once.
-        self.max_message_bytes, self._max_bytes = max_message_bytes, _MESSAGES_AT_ONCE * max_message_bytes
+        self._max_message_bytes, self._max_bytes = max_message_bytes, _MESSAGES_AT_ONCE * max_message_bytes
         self._max_clients = max_clients
         family = sockets.AF_INET6 if ":" in address[0] else sockets.AF_INET
         self._socket = sockets.create_server(address, family=family, backlog=128)
+        self._socket.settimeout(0)
         self.host, self.port = self._socket.getsockname()[:2]
         self._arrived: queue.SimpleQueue[Arrived | Exception] = queue.SimpleQueue()
+        self._answers: deque[tuple[int, Sequence[bytes | bytearray]]] = deque()
+        # A byte through this pair wakes the thread, which waits in the selector.
+        self._bell, self._ringing = sockets.socketpair()
+        self._selector = selectors.DefaultSelector()
         self.connections: dict[int, _Connection] = {}  # by number
-        # Each connection has read what it received here before another one receives.
-        self.buffer = memoryview(bytearray(_RECEIVED_BYTES))
-        self.next_number = itertools.count().__next__
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(self._report)
-        self._warned_at = 0.0
-        self._is_ending = asyncio.Event()
-        self._linger_s = 0.0
+        self._next_number = 0
+        self._ends_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="gr00t-listener", daemon=True)
 
     def start(self) -> None:
@@ -189,96 +109,186 @@ class Listener:
 
     def answer(self, client: int, frames: Sequence[bytes | bytearray] = ()) -> None:
         """Send the answer with its envelope, without blocking; empty `frames` free a message that gets no answer."""
-        self._call(self._answer, client, frames)
+        self._answers.append((client, frames))
+        self._ring()
 
     def close(self, linger_s: float) -> None:
         """Close all connections after all waiting answers are sent, or after `linger_s` [s]."""
-        self._linger_s = linger_s
+        self._ends_at = time.monotonic() + linger_s
         if self._thread.is_alive():
-            self._call(self._is_ending.set)
+            self._ring()
             self._thread.join()
         else:
-            self._socket.close()
-            self._loop.close()
+            self._close_all()
 
-    def _call(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Let the listener's thread call a function."""
-        # An error means that the thread has ended.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(function, *arguments)
-
-    # The rest runs in the listener's thread.
-
-    def admits(self, connection: _Connection) -> bool:
-        """Keep a new connection and return True, False if there are too many."""
-        if len(self.connections) >= self._max_clients:
-            _LOG.warning("the listener refused a client: there are %d already", len(self.connections))
-            return False
-        self.connections[connection.number] = connection
-        return True
-
-    def is_full(self) -> bool:
-        """True if the bytes of all clients together exceed their limit."""
-        each = self.connections.values()
-        return sum(one.reader.num_held + one.num_unanswered_bytes + len(one.left) for one in each) > self._max_bytes
-
-    def hand_on(self, client: int, message: zmtp.Message) -> None:
-        """Queue a message for `receive`."""
-        envelope, body = zmtp.split_envelope(message.frames)
-        most, problem = self.max_message_bytes, ""
-        if not message.is_whole:
-            if message.num_bytes > most:
-                problem = f"the message has {message.num_bytes} bytes, at most {most} are allowed"
-            elif message.num_frames > zmtp.MAX_FRAMES:
-                problem = f"the message has {message.num_frames} frames, at most {zmtp.MAX_FRAMES} are allowed"
-            else:
-                problem = f"the requests under way have more than {self._max_bytes} bytes together; ask again later"
-        self._arrived.put(Arrived(client=client, envelope=tuple(envelope), body=tuple(body), problem=problem))
-
-    def _answer(self, client: int, frames: Sequence[bytes | bytearray]) -> None:
-        if client in self.connections:
-            self.connections[client].answer(frames)
+    def _ring(self) -> None:
+        # An error means that the thread is already awake, or has ended.
+        with contextlib.suppress(OSError):
+            self._ringing.send(b"!", sockets.MSG_DONTWAIT)
 
     def _run(self) -> None:
+        """Serve all connections, until `close` sets the end and all answers are sent, or time is up."""
         try:
-            self._loop.run_until_complete(self._serve())
+            self._selector.register(self._socket, selectors.EVENT_READ)
+            self._selector.register(self._bell, selectors.EVENT_READ)
+            while True:
+                if self._ends_at is not None and (
+                    not (self._answers or any(each.outgoing for each in self.connections.values()))
+                    or time.monotonic() >= self._ends_at
+                ):
+                    return
+                self._turn()
         except Exception as error:  # noqa: BLE001  the receiver must learn that no more messages follow
             self._arrived.put(error)
         finally:
-            self._loop.close()
+            self._close_all()
 
-    def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an error in a callback, after which the other connections are served as before."""
-        error = context.get("exception")
-        if "socket" not in context or not isinstance(error, OSError):
-            loop.default_exception_handler(context)
-            return
-        # No file descriptor is free. asyncio says so many times, and tries again after a second.
-        if time.monotonic() - self._warned_at > _TICK_S / 2:
-            _LOG.warning("the listener cannot accept a client: %s", error.strerror)
-            self._warned_at = time.monotonic()
-
-    async def _serve(self) -> None:
-        """Serve all connections, until `close` sets the end and all answers are sent, or time is up."""
-        server = await self._loop.create_server(lambda: _Connection(self), sock=self._socket, backlog=128)
-        while not self._is_ending.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._is_ending.wait(), _TICK_S)
-            now = time.monotonic()
-            for connection in self.connections.values():
-                if connection.is_waited_for and now - connection.heard_at > _PATIENCE_S:
-                    _LOG.debug("a client was silent in the middle of a message")
-                    connection.transport.abort()
-        server.close()
-        ends_at = time.monotonic() + self._linger_s
-        while time.monotonic() < ends_at and any(
-            connection.transport.get_write_buffer_size() for connection in self.connections.values()
-        ):
-            await asyncio.sleep(0.01)
+    def _turn(self) -> None:
+        """Handle the sockets that are ready, queue the new answers, and drop the silent clients."""
+        # Between two turns no answer and no lost connection stays in memory.
+        for key, events in self._selector.select(_TICK_S if self._ends_at is None else 0.01):
+            if key.fileobj is self._socket:
+                self._accept()
+            elif key.fileobj is self._bell:
+                self._bell.recv(4096)
+            elif key.data in self.connections:
+                self._serve(self.connections[key.data], events)
+        while self._answers:
+            client, frames = self._answers.popleft()
+            connection = self.connections.get(client)
+            if connection is not None:
+                connection.send(*zmtp.message_pieces(frames))
+                connection.is_answered = True
+                self._serve(connection, 0)
+        now = time.monotonic()
         for connection in list(self.connections.values()):
-            connection.transport.abort()
-        # The sockets close in the loop's next turn.
-        await asyncio.sleep(0)
+            is_due = not connection.is_introduced or (connection.is_inside_message and not connection.has_paused)
+            if is_due and now - connection.heard_at > _PATIENCE_S:
+                _LOG.debug("a client was silent in the middle of a message")
+                self._drop(connection)
+
+    def _accept(self) -> None:
+        try:
+            socket, _ = self._socket.accept()
+        except OSError as error:
+            # For example, no file descriptor is free. The client stays in the queue, so pause before the next try.
+            _LOG.warning("the listener cannot accept a client: %s", error.strerror)
+            time.sleep(0.05)
+            return
+        if len(self.connections) >= self._max_clients:
+            _LOG.warning("the listener refused a client: there are %d already", len(self.connections))
+            socket.close()
+            return
+        socket.settimeout(0)
+        socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+        reader = zmtp.MessageReader(self._max_message_bytes)
+        connection = _Connection(socket=socket, number=self._next_number, reader=reader)
+        self._next_number += 1
+        self.connections[connection.number] = connection
+        connection.send(zmtp.GREETING)
+        self._serve(connection, 0)
+
+    def _serve(self, connection: _Connection, events: int) -> None:
+        """Read and write as much as the socket allows, then watch it for the next step."""
+        try:
+            if events & selectors.EVENT_READ:
+                self._read(connection)
+            while connection.outgoing:
+                piece = connection.outgoing[0]
+                try:
+                    sent = connection.socket.send(piece)
+                except BlockingIOError:
+                    break
+                if sent < len(piece):
+                    connection.outgoing[0] = piece[sent:]
+                else:
+                    connection.outgoing.popleft()
+        except (zmtp.ProtocolError, OSError) as error:
+            _LOG.debug("a client is gone: %s", error)
+            self._drop(connection)
+            return
+        if connection.is_answered and not connection.outgoing:
+            connection.is_answered = connection.is_unanswered = False
+            connection.num_unanswered_bytes = 0
+            # The rest of a message that it sent ahead was not read until now.
+            connection.heard_at = time.monotonic()
+        reading = 0 if connection.has_paused else selectors.EVENT_READ
+        wanted = reading | (selectors.EVENT_WRITE if connection.outgoing else 0)
+        if wanted == connection.watched:
+            return
+        if not wanted:
+            self._selector.unregister(connection.socket)
+        elif not connection.watched:
+            self._selector.register(connection.socket, wanted, connection.number)
+        else:
+            self._selector.modify(connection.socket, wanted, connection.number)
+        connection.watched = wanted
+
+    def _read(self, connection: _Connection) -> None:
+        """Read the bytes that have arrived, but only so many that other clients need not wait."""
+        reader = connection.reader
+        for _ in range(_READS_AT_ONCE):
+            if connection.has_paused:
+                return
+            try:
+                data = connection.socket.recv(reader.num_wanted)
+            except BlockingIOError:
+                return
+            if not data:
+                raise ConnectionResetError("it closed the connection")
+            connection.heard_at = time.monotonic()
+            event = reader.feed(data)
+            # The messages of all clients share one limit.
+            if reader.num_held:
+                held = sum(each.reader.num_held + each.num_unanswered_bytes for each in self.connections.values())
+                if held > self._max_bytes:
+                    reader.is_too_large = True
+            if event is not None:
+                self._handle(connection, event)
+            if reader.has_greeted and not connection.is_introduced:
+                connection.is_introduced = True
+                connection.send(zmtp.ready("ROUTER"))
+            if isinstance(event, zmtp.Message):
+                return
+
+    def _handle(self, connection: _Connection, event: zmtp.Command | zmtp.MessageBegins | zmtp.Message) -> None:
+        """Answer a command, and hand on a message."""
+        if isinstance(event, zmtp.Command):
+            # A client that sends requests and never reads gets only a few answers.
+            if event.name == b"PING" and len(connection.outgoing) < _MAX_PIECES_WAITING:
+                connection.send(zmtp.pong(event))
+            return
+        if isinstance(event, zmtp.MessageBegins):
+            connection.is_inside_message = True
+            return
+        connection.is_inside_message, connection.is_unanswered = False, True
+        connection.num_unanswered_bytes = sum(map(len, event.frames))
+        envelope, body = zmtp.split_envelope(event.frames)
+        most, problem = self._max_message_bytes, ""
+        if not event.is_whole:
+            if event.num_bytes > most:
+                problem = f"the message has {event.num_bytes} bytes, at most {most} are allowed"
+            elif event.num_frames > zmtp.MAX_FRAMES:
+                problem = f"the message has {event.num_frames} frames, at most {zmtp.MAX_FRAMES} are allowed"
+            else:
+                problem = f"the requests under way have more than {self._max_bytes} bytes together; ask again later"
+        self._arrived.put(
+            Arrived(client=connection.number, envelope=tuple(envelope), body=tuple(body), problem=problem)
+        )
+
+    def _drop(self, connection: _Connection) -> None:
+        del self.connections[connection.number]
+        if connection.watched:
+            self._selector.unregister(connection.socket)
+        connection.socket.close()
+
+    def _close_all(self) -> None:
+        for connection in list(self.connections.values()):
+            connection.socket.close()
+        self.connections.clear()
+        self._selector.close()
+        for socket in (self._socket, self._bell, self._ringing):
+            socket.close()
 
 
 # Answer the messages: one call of the model for requests that arrive together.
