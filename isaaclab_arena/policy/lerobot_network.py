@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
+from safetensors import SafetensorError
+from safetensors.torch import load
 
 from isaaclab_arena import workers
 from isaaclab_arena.checkpoints import wrong_with_safetensors
@@ -198,13 +199,22 @@ def check_statistics(directory: Path) -> tuple[str, ...]:
 
 
 def _statistics(file: Path) -> dict[str, torch.Tensor]:
-    """Read a processor's statistics by name; ConfigError if the file is damaged or large."""
+    """Read a processor's statistics by name as float64; ConfigError if the file is damaged or large."""
     wrong = wrong_with_safetensors(file)
     if wrong is None and file.stat().st_size > _MOST_BYTES_OF_STATISTICS:
         wrong = f"has {file.stat().st_size} bytes, and at most {_MOST_BYTES_OF_STATISTICS} are read"
+    found = {}
+    if wrong is None:
+        # Read as bytes: a file in mapped memory that becomes shorter would end this process.
+        try:
+            found = {name: tensor.double() for name, tensor in load(file.read_bytes()).items()}
+        except KeyError as error:
+            wrong = f"holds numbers of type {error}, which cannot be read"
+        except SafetensorError as error:
+            wrong = f"is damaged: {error}"
     if wrong is not None:
         raise ConfigError(f"'{file}', the statistics of a processor, {wrong}", key=KEY)
-    return load_file(file)
+    return found
 
 
 def _document(path: Path) -> Any:

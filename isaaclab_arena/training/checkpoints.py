@@ -262,11 +262,11 @@ def begin_with(algorithm: Any, path: Path) -> str:
     learned = dict(algorithm.save())
     actor, misfit = _fitted(models.actor_state(checkpoint, path), networks["actor"])
     if misfit is not None:
-        way_out = (
-            "the task's observations and actions, and agent.actor with its hidden_dims and obs_normalization, have "
+        message = (
+            f"its actor does not fit: {misfit}; the task's observations and actions, and agent.actor with its "
+            "hidden_dims and obs_normalization, have to be those of its training"
         )
-        way_out += "to be those of its training"
-        raise ConfigError(f"its actor does not fit: {misfit}; {way_out}", file=str(path))
+        raise ConfigError(message, file=str(path))
     learned["actor_state_dict"] = actor
     # The loaded policy is the reference, because training begins with it.
     learned.pop("reference_state_dict", None)

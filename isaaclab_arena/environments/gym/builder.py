@@ -116,6 +116,8 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
     def build(self, config: _Config, *, num_envs: int, device: torch.device, num_threads: int) -> GymEnvironment:
         """Build the environment, EnvironmentBuildError if it cannot be made or used; see `EnvironmentBuilder`."""
         del num_threads
+        if config.steps_per_message != 1:
+            _say_once(f"steps_per_message {config.steps_per_message} has no effect; leave it out of new job files")
         device = torch.device(device)
         # Before any import of a renderer: workers read these variables at their start, as does this process.
         self.draw_on(device)

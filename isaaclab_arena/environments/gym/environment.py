@@ -41,6 +41,7 @@ class GymConfig(WorkerOptions):
         seed_bits: Seeds are below two to this power; many environments take no more than 32 bits.
         seeded: Whether an environment that starts differently from the same seed is refused.
         enable_cameras: Accepted for job files; pictures that an environment observes are always there.
+        steps_per_message: Accepted for runs of earlier versions, without effect.
     """
 
     make_kwargs: dict[str, Any] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class GymConfig(WorkerOptions):
     seed_bits: Literal[32, 63] = 32
     seeded: bool = True
     enable_cameras: bool = False
+    steps_per_message: Count = 1
 
     def maker_arguments(self) -> dict[str, Any]:
         """Return the keyword arguments for the environment's maker."""

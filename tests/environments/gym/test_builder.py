@@ -5,6 +5,7 @@ import logging
 import re
 import signal
 import sys
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -105,6 +106,13 @@ def test_an_environment_that_cannot_be_made_or_does_not_repeat_is_refused(place,
 def test_an_environment_that_ignores_its_seed_runs_if_one_insists():
     assert not build(make_kwargs={"misbehaviour": "unseeded"}, seeded=False).reproducible
     assert build().reproducible
+
+
+def test_an_option_of_earlier_versions_is_accepted_and_said_to_have_no_effect(caplog):
+    caplog.set_level(logging.INFO)
+    with closing(build(steps_per_message=7)) as environment:
+        assert environment.num_envs == 1
+    assert "steps_per_message 7 has no effect" in caplog.text
 
 
 def test_what_workers_draw_with_is_said_once_and_kept(caplog):

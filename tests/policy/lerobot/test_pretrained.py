@@ -155,6 +155,15 @@ def test_statistics_that_do_not_cover_what_is_to_be_normalised_are_refused(tmp_p
         assert re.search(words, f"{problem.file} {problem.message}")
 
 
+def test_statistics_in_numbers_that_cannot_be_read_are_refused(tmp_path):
+    directory = normalised(saved(tmp_path), ALL, ALL)
+    header = json.dumps({"action.max": {"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}}).encode()
+    file = next(directory.glob("policy_post*.safetensors"))
+    file.write_bytes(len(header).to_bytes(8, "little") + header + b"\0")
+    with pytest.raises(ConfigError, match="holds numbers of type 'F4'"):
+        check_statistics(directory)
+
+
 def test_features_without_any_statistics_are_told(tmp_path):
     before, after = check_statistics(normalised(saved(tmp_path), None, {}))
     assert f"normalise {STATE}, " in before

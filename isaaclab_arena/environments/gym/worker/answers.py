@@ -201,6 +201,8 @@ _ENGINES = frozenset({"mujoco", "mujoco_py", "pymunk", "pybullet", "Box2D", "sap
 # Wrappers of an engine, which environments import in its place.
 _AROUND_ENGINES = {"dm_control": "mujoco"}
 
+_GIT_TIMEOUT_S = 5.0
+
 
 def versions_of(environment: gymnasium.Env, *, alone: bool = False) -> dict[str, str]:
     """Return versions by package, and ``revision`` and ``engine`` if known; packages not installed are left out."""
@@ -250,15 +252,26 @@ def revision(package: str) -> str | None:
     file = getattr(sys.modules.get(package), "__file__", None)
     if file is None or {"site-packages", "dist-packages"} & set(pathlib.Path(file).parts):
         return None
-    return commit_at(pathlib.Path(file).resolve().parent)
+    checkouts = [each for each in pathlib.Path(file).resolve().parents if (each / ".git").exists()]
+    return commit_at(checkouts[0]) if checkouts else None
 
 
 def commit_at(checkout: pathlib.Path) -> str | None:
-    """Return the commit of the checkout around a directory, without later changes; None if Git does not know it."""
-    # The checkout may belong to another user; to name its commit runs nothing of it.
-    command = ["git", "-c", "safe.directory=*", "-C", str(checkout), "rev-parse", "--quiet", "--verify", "HEAD"]
-    with contextlib.suppress(OSError):
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None  # noqa: S603
+    """Return the commit of a checkout, worktree or submodule, without later changes; None if Git does not know it."""
+    # Its own repository is named, because Git would else take one around it, or that of GIT_DIR, and refuse that of
+    # another user. To name its commit runs nothing of it, but its settings may include a file that never ends.
+    command = ["git", f"--git-dir={checkout / '.git'}", "rev-parse", "--quiet", "--verify", "HEAD"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        answer = subprocess.run(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=False,
+        )
+        return answer.stdout.strip() or None
     return None
 
 

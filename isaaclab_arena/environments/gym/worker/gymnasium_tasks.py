@@ -335,6 +335,11 @@ _INSTRUCTIONS = frozenset(
 )
 """The instructions that a pickle of an array of numbers needs. Others can ask for any memory in a few bytes."""
 
+_MOST_INSTRUCTIONS = 200  # an array needs 64; many more can ask for any memory too, as each call copies its arguments
+
+_RECONSTRUCT = frozenset({"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"})
+_NAMES = _RECONSTRUCT | {"numpy ndarray", "numpy dtype", "_codecs encode"}
+
 
 class InitStatesError(ValueError):
     """A file that does not hold one array of initial states."""
@@ -380,24 +385,32 @@ class _Described(pickle.Unpickler):
     """Imports and calls nothing: a `_Call` takes the place of each call."""
 
     def find_class(self, module: str, name: str) -> typing.Any:
-        return lambda *arguments: _Call(f"{module} {name}", arguments)
+        whole = f"{module} {name}"
+        if whole not in _NAMES:
+            raise ValueError(f"it calls for {whole[:100]}")
+        return lambda *arguments: _Call(whole, arguments)
 
 
 def _array(data: bytes) -> np.ndarray:
     """Return the array that a pickle describes."""
-    for opcode, _, _ in pickletools.genops(data):
+    for number, (opcode, _, _) in enumerate(pickletools.genops(data)):
         if opcode.name not in _INSTRUCTIONS:
             raise ValueError(f"it has a {opcode.name}, which no array of numbers needs")
+        if number >= _MOST_INSTRUCTIONS:
+            raise ValueError(f"it has more than {_MOST_INSTRUCTIONS} instructions, which no array of numbers needs")
     call = _Described(io.BytesIO(data)).load()
     name = _called(call)
-    if name not in {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}:
+    if name not in _RECONSTRUCT:
         raise ValueError(f"it calls for {name}")
     _, shape, number_type, in_fortran_order, values = call.state
 
     # The type of its numbers, with their byte order.
     if _called(number_type) != "numpy dtype":
         raise ValueError(f"its numbers are of type {_called(number_type)}")
-    dtype = np.dtype(str(number_type.arguments[0]))
+    spelling = number_type.arguments[0]
+    if not isinstance(spelling, str):
+        raise TypeError(f"its numbers are of type {_called(spelling)}")
+    dtype = np.dtype(spelling)
     if dtype.kind not in "fiu":
         raise ValueError(f"it holds {dtype}, and no numbers")
     if number_type.state[1] == ">":

@@ -298,6 +298,26 @@ def test_a_package_of_a_checkout_or_of_a_worktree_is_told_with_its_commit(tmp_pa
     assert commit_at(tmp_path / "main") is None
 
 
+def test_a_commit_is_that_of_the_checkout_itself(tmp_path, monkeypatch):
+    for name in ("around", "other"):
+        git(tmp_path, "init", "--quiet", name)
+        git(tmp_path / name, "commit", "--quiet", "--allow-empty", f"--message={name}")
+    (tmp_path / "around" / "unpacked").mkdir()
+    assert commit_at(tmp_path / "around" / "unpacked") is None
+    around = git(tmp_path / "around", "rev-parse", "HEAD")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    assert commit_at(tmp_path / "around") == around
+
+
+def test_a_checkout_whose_settings_never_end_has_no_known_commit(tmp_path, monkeypatch):
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "--message=first")
+    os.mkfifo(tmp_path / "endless")
+    git(tmp_path, "config", "include.path", str(tmp_path / "endless"))
+    monkeypatch.setattr("isaaclab_arena.environments.gym.worker.answers._GIT_TIMEOUT_S", 0.2)
+    assert commit_at(tmp_path) is None
+
+
 def install(directory: Path, name: str, **files: str) -> None:
     """Make a package known as installed there; a file ``RECORD`` holds what is given as ``RECORD``."""
     info = directory / f"{name.replace('-', '_')}-2.5.dist-info"

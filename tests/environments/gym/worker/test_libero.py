@@ -180,9 +180,26 @@ def test_what_a_file_calls_for_is_never_carried_out(tmp_path, protocol):
     assert not (tmp_path / "made").exists()
 
 
-def test_a_file_that_asks_for_much_memory_in_a_few_bytes_is_refused(tmp_path):
-    (tmp_path / "states").write_bytes(b"\x80\x02Nr\xff\xff\xff\x7f.")
-    with pytest.raises(InitStatesError, match="LONG_BINPUT"):
+DTYPE = b"cnumpy\ndtype\n"
+NESTED = b")" + b"".join(b"q%ch%c\x86" % (level, level) for level in range(40)) + b"q\xff"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"Nr\xff\xff\xff\x7f.", "LONG_BINPUT"),
+        # Calls of one function with the same many arguments.
+        (DTYPE + b"q\0(" + b"N" * 100 + b"tq\1" + b"h\0h\1R" * 100 + b".", "more than 200 instructions"),
+        # A type of numbers whose text would have 2 to the power of 40 brackets.
+        (
+            NESTED + b"cnumpy.core.multiarray\n_reconstruct\n)R(K\1K\1\x85" + DTYPE + b"h\xff\x85R\x89X\0\0\0\0tb.",
+            "its numbers are of type a tuple",
+        ),
+    ],
+)
+def test_a_file_that_asks_for_much_memory_in_a_few_bytes_is_refused(tmp_path, content, message):
+    (tmp_path / "states").write_bytes(b"\x80\x02" + content)
+    with pytest.raises(InitStatesError, match=message):
         read_init_states(str(tmp_path / "states"))
 
 
