@@ -45,10 +45,15 @@ def wilson_interval(
             number of trials is smaller by this factor.
 
     Raises:
-        ValueError: If there are more successes than trials, or a count is negative.
+        ValueError: If there are more successes than trials, a count is negative, the confidence is not between 0 and 1,
+            or the design effect is not positive.
     """
     if not 0 <= successes <= trials:
         raise ValueError(f"successes must be 0 to {trials} (the trials), got {successes}")
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence must be between 0 and 1, such as 0.95, got {confidence:g}")
+    if not design_effect > 0.0:
+        raise ValueError(f"design_effect must be positive, got {design_effect:g}")
     if trials == 0:
         return None
     return _score_interval(successes / trials, trials / design_effect, confidence)
