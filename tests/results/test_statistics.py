@@ -82,6 +82,7 @@ def test_impossible_counts_are_refused(arguments):
 def test_a_confidence_and_a_design_effect_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
         wilson_interval(5, 10, **wrong)
+    assert wilson_interval(5, 10, confidence=1.0 - 1e-17) == Interval(low=0.0, high=1.0)
 
 
 def test_the_standard_deviation_is_that_of_a_sample():
