@@ -96,6 +96,15 @@ _NO_ARMS = (
     "would let changed episodes choose the best checkpoint, and curves be of arms; watch without it, then run "
     "isaaclab-arena robustness with the best"
 )
+_NOT_THE_RUNNERS = {
+    "--resume": "is the watch's own",
+    "--output_base_dir": "is the watch's own",
+    "--robustness": _NO_ARMS,
+    "--robustness_levels": _NO_ARMS,
+    "--nice": "is no option any more; type: nice -n 10 isaaclab-arena watch …",
+    "--retry_s": "is no option any more; leave it out: a failed evaluation is tried again after a minute",
+}
+"""The options of a run that a watch cannot pass on to the runner, and those that a watch once had."""
 
 
 def jobs_of_checkpoint(
@@ -556,12 +565,12 @@ def main(argv: Sequence[str]) -> int:
     document = documents.read_document(options.eval_jobs_config)
     if not isinstance(document, dict):
         raise ConfigError("holds no jobs", file=str(options.eval_jobs_config))
+    given = {"--" + word.lstrip("-").partition("=")[0].replace("-", "_") for word in others if word.startswith("--")}
     no_bar = "needs --bar, which says what a checkpoint has to reach"
     no_step = f"must be a step, such as 1000 or iteration=1000, got {options.until!r}"
     mistakes = [
         ("TRAINING", not options.training.is_dir(), f"'{options.training}' is no directory"),
-        *((name, name in others, "is the watch's own") for name in ("--resume", "--output_base_dir")),
-        *((name, name in others, _NO_ARMS) for name in ("--robustness", "--robustness_levels")),
+        *((name, name in given, message) for name, message in _NOT_THE_RUNNERS.items()),
         ("--until", options.until is not None and options.last_step is None, no_step),
         ("--promote", options.promote and options.bar is None, no_bar),
     ]

@@ -313,8 +313,6 @@ def simulation_in_words(row: Mapping[str, Any]) -> str:
     return " ".join([*words, *([f"on {engine}"] if engine else [])])
 
 
-# Find the training step of a swept checkpoint, which is the axis of a learning curve. Pure functions.
-
 # Beside the policy, the factors behind a benchmark's numbers are listed for suites and for single jobs alike.
 
 

@@ -40,15 +40,20 @@ def wilson_interval(
     Args:
         successes: Number of successful trials.
         trials: Number of trials.
-        confidence: Confidence of the interval.
+        confidence: Confidence of the interval; at 1, which is also 1 less a tiny level, it is 0 to 1.
         design_effect: The number of trials that carry as much information as one independent trial. The effective
             number of trials is smaller by this factor.
 
     Raises:
-        ValueError: If there are more successes than trials, or a count is negative.
+        ValueError: If there are more successes than trials, a count is negative, the confidence is not above 0 and at
+            most 1, or the design effect is not positive.
     """
     if not 0 <= successes <= trials:
         raise ValueError(f"successes must be 0 to {trials} (the trials), got {successes}")
+    if not 0.0 < confidence <= 1.0:
+        raise ValueError(f"confidence must be above 0 and at most 1, such as 0.95, got {confidence:g}")
+    if not design_effect > 0.0:
+        raise ValueError(f"design_effect must be positive, got {design_effect:g}")
     if trials == 0:
         return None
     return _score_interval(successes / trials, trials / design_effect, confidence)

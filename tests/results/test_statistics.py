@@ -75,6 +75,16 @@ def test_impossible_counts_are_refused(arguments):
         wilson_interval(*arguments)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"confidence": 95}, {"confidence": -1}, {"confidence": 0.0}, {"confidence": float("nan")},
+              {"design_effect": -3.0}, {"design_effect": 0.0}]
+)  # fmt: skip
+def test_a_confidence_and_a_design_effect_out_of_range_are_refused(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
+        wilson_interval(5, 10, **wrong)
+    assert wilson_interval(5, 10, confidence=1.0 - 1e-17) == Interval(low=0.0, high=1.0)
+
+
 def test_the_standard_deviation_is_that_of_a_sample():
     values = [38.0, 41.5, 37.25, 60.0]
     assert standard_deviation(values) == pytest.approx(statistics.stdev(values))
