@@ -29,12 +29,6 @@ from isaaclab_arena.paths import given_path
 from isaaclab_arena.sim.scene import ContentKey, stamps
 from isaaclab_arena.workers import REMEMBERED
 
-
-def libero_root(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the directory of a LIBERO checkout, None if LIBERO_PATH is not set."""
-    return environ.get("LIBERO_PATH") or None
-
-
 # Find the mesh and texture files that a LIBERO task needs, and report those that a checkout lacks.
 
 _SECTIONS = re.compile(r"\(:(objects|fixtures)\b([^)]*)\)")
@@ -214,8 +208,8 @@ class LiberoCheckout:
 
 def checkout_at(path: str | None) -> LiberoCheckout:
     """Return the checkout at a path, else at LIBERO_PATH; ConfigError if neither is one."""
-    named = path or libero_root()
-    if named is None:
+    named = path or os.environ.get("LIBERO_PATH")
+    if not named:
         message = "is missing: name a checkout of LIBERO here or in LIBERO_PATH; docs/how_to/libero.md says which"
         raise ConfigError(message, key="libero_path")
     return LiberoCheckout(given_path(named))

@@ -63,8 +63,9 @@ class ArmMotion:
         joints = self.backend.qpos[:, self.positions]
         # The Jacobian of the tool in the arm's joints, (n, 6, k).
         jacobian = self.backend.jacobian(self.robot.hand_body, self.robot.tcp_site)[:, :, self.dofs]
-        shorter = (step_m / sim_math.norm(translation).clamp(min=1e-9)).clamp(max=1.0)
-        twist = torch.cat((translation * shorter[:, None], sim_math.clip_length(rotation, _TURN_RAD)), dim=-1)
+        # The part of the way that one step goes.
+        steps = sim_math.clip_length(translation, step_m), sim_math.clip_length(rotation, _TURN_RAD)
+        twist = torch.cat(steps, dim=-1)
         # A weak pull towards the home posture uses the redundant joints.
         posture = _POSTURE_GAIN * (self.home - joints)
         if self.robot.rotation_weight == 1.0:

@@ -52,8 +52,8 @@ def rotation_error(target: torch.Tensor, current: torch.Tensor) -> torch.Tensor:
     return 2 * sign * difference[..., 1:]
 
 
-def clip_length(vector: torch.Tensor, longest: float) -> torch.Tensor:
-    """Shorten 3-vectors to at most a length, keeping their direction. Shape: (..., 3) -> (..., 3)."""
+def clip_length(vector: torch.Tensor, longest: torch.Tensor | float) -> torch.Tensor:
+    """Shorten 3-vectors to at most a length, or one each (...), keeping their direction. Shape: (..., 3), kept."""
     length = norm(vector).clamp(min=1e-12)
     return vector * (longest / length).clamp(max=1.0).unsqueeze(-1)
 

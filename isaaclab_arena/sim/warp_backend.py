@@ -18,7 +18,7 @@ import warp
 from isaaclab_arena.distributed.devices import on_cpu, on_device
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim import backend
-from isaaclab_arena.sim.backend import Backend, Capture, ModelChange, ModelNames, Replayed, StartState
+from isaaclab_arena.sim.backend import Backend, Capture, ModelChange, Replayed, StartState
 from isaaclab_arena.sim.math import rotate
 from isaaclab_arena.sim.warp_kernels import Launcher
 
@@ -47,17 +47,6 @@ def _set_field(model: Any, name: str, value: Any) -> None:
     """Set a field of a model by its name, such as ``opt.gravity``."""
     *path, last = name.split(".")
     setattr(reduce(getattr, path, model), last, value)
-
-
-def start_fields(
-    starts: Sequence[StartState], names: ModelNames, at_rest: Mapping[str, torch.Tensor], device: torch.device
-) -> dict[str, torch.Tensor]:
-    """Return the start state of worlds, on their device. Shape of each: (len(starts), ...), float32."""
-    # ``at_rest`` has the value of each field that a start state does not name: (1, ...), float32, on the CPU.
-    fields = {name: rest.repeat(len(starts), *(1,) * (rest.ndim - 1)) for name, rest in at_rest.items()}
-    host = {name: values.numpy() for name, values in fields.items()}
-    backend.write_starts(starts, names, host, np.arange(len(starts)))
-    return dict(zip(fields, on_device(list(fields.values()), device), strict=True))
 
 
 # Size MuJoCo-Warp's buffers for contacts and constraints: measure first, and grow them when they overflow.
@@ -302,7 +291,11 @@ class WarpBackend(Backend):
     def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
         """Reset the given worlds to their start states; see `Backend.reset`."""
         env_ids = env_ids.to(self.device)
-        for name, values in start_fields(starts, self.names, self._at_rest, self.device).items():
+        # What a start state does not name is as at rest. The worlds' fields go to the device together.
+        fields = {name: rest.repeat(len(starts), *(1,) * (rest.ndim - 1)) for name, rest in self._at_rest.items()}
+        host = {name: values.numpy() for name, values in fields.items()}
+        backend.write_starts(starts, self.names, host, np.arange(len(starts)))
+        for name, values in zip(fields, on_device(list(fields.values()), self.device), strict=True):
             self._state[name][env_ids] = values
         self.diverged[env_ids] = False
         # All that follows from the state is computed anew; the other worlds keep their sensors and warm starts.

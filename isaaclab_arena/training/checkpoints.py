@@ -327,12 +327,10 @@ def _moments(optimizer: torch.optim.Optimizer, kept: Any) -> dict[int, Mapping[s
         tensors = value_at(kept, (place,), otherwise={})
         if not isinstance(tensors, Mapping) or tensors.keys() != shapes.keys():
             return None
-        if not all(_is_sound(tensors[name], shape) for name, shape in shapes.items()):
-            return None
+        for name, shape in shapes.items():
+            tensor = tensors[name]
+            is_whole = isinstance(tensor, torch.Tensor) and models.wrong_with_tensor(tensor) is None
+            if not is_whole or tensor.shape != shape or not tensor.isfinite().all():
+                return None
         moments[place] = tensors
     return moments
-
-
-def _is_sound(tensor: Any, shape: Sequence[int]) -> bool:
-    is_whole = isinstance(tensor, torch.Tensor) and models.wrong_with_tensor(tensor) is None
-    return is_whole and tensor.shape == shape and bool(tensor.isfinite().all())

@@ -284,20 +284,6 @@ def new_run_directory(log_root: Path, experiment: str, run_name: str) -> Path:
         return make_dated_directory(directory, suffix=f"_{run_name}" if run_name else "").absolute()
 
 
-def newest_run(log_root: Path, experiment: str, *, pattern: str = ".*", of_others: bool = False) -> Path:
-    """Return an experiment's newest run with a checkpoint; ConfigError if none matches `pattern`."""
-    directory = log_root / experiment
-    runs = {path.name: path for path in {path.parent for path in directory.glob("*/model_*.pt")}}
-    # Runs of other trainers have no settings file. The pattern, as rsl_rl's ``load_run``, matches the begin of a name.
-    if not of_others:
-        runs = {name: path for name, path in runs.items() if (path / SETTINGS).is_file()}
-    found = _newest_match(runs, pattern, key="--load_run")
-    if found is None:
-        which = "" if pattern == ".*" else f" whose name matches '{pattern}'"
-        raise ConfigError(f"there is no run in {directory}{which} to go on with", key="--resume")
-    return found.absolute()
-
-
 def _newest_match(paths: Mapping[str, Path], pattern: str, *, key: str) -> Path | None:
     try:
         matching = [name for name in paths if re.match(pattern, name)]
@@ -636,9 +622,17 @@ def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str])
         raise ConfigError("name the run's directory, or the task whose newest run is meant", key="--resume")
     experiments = [value for path, _, value in (word.partition("=") for word in words) if path == _EXPERIMENT]
     experiment = str(read_value(experiments[-1])) if experiments else task
-    return newest_run(
-        options.log_root, experiment, pattern=options.load_run or ".*", of_others=options.load_checkpoint is not None
-    )
+    directory = options.log_root / experiment
+    runs = {path.name: path for path in {path.parent for path in directory.glob("*/model_*.pt")}}
+    # A new run may begin with a checkpoint of another trainer, whose runs have no settings file.
+    if options.load_checkpoint is None:
+        runs = {name: path for name, path in runs.items() if (path / SETTINGS).is_file()}
+    # The pattern, as rsl_rl's ``load_run``, matches the begin of a name.
+    found = _newest_match(runs, options.load_run or ".*", key="--load_run")
+    if found is None:
+        which = f" whose name matches '{options.load_run}'" if options.load_run else ""
+        raise ConfigError(f"there is no run in {directory}{which} to go on with", key="--resume")
+    return found.absolute()
 
 
 def with_chosen_checkpoint(options: TrainOptions, task: str | None, words: Sequence[str]) -> TrainOptions:

@@ -23,7 +23,6 @@ from isaaclab_arena.training.config import (
     document_of,
     merged,
     new_run_directory,
-    newest_run,
     overrides_document,
     read_train_options,
     read_training,
@@ -354,12 +353,13 @@ def test_options_of_other_trainers_without_effect_are_accepted():
 
 
 def test_the_newest_run_is_the_one_that_began_last_and_has_a_checkpoint(tmp_path):
+    line = read("reach", "--log_root", tmp_path, "--resume")
     with pytest.raises(ConfigError, match=r"--resume: .*reach"):
-        newest_run(tmp_path, "reach")
+        run_to_resume(*line)
     for stamp in ("2026-11-20_10-00-00", "2026-11-21_09-00-00"):
         saved(tmp_path / "reach" / stamp, 0)
     saved(tmp_path / "reach" / "2026-11-22_00-00-00")
-    assert newest_run(tmp_path, "reach").name == "2026-11-21_09-00-00"
+    assert run_to_resume(*line).name == "2026-11-21_09-00-00"
     directory = new_run_directory(tmp_path, "reach", "fast")
     assert directory.parent == tmp_path / "reach"
     assert directory.name.endswith("_fast")

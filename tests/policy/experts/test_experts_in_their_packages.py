@@ -4,12 +4,11 @@ import os
 
 import pytest
 
-from isaaclab_arena.environments.libero import libero_root
 from isaaclab_arena.observers import Outcome
 from isaaclab_arena.policy.scripted import LIBERO_PLANS, PLANS, LiberoExpertPolicy, RobosuiteExpertPolicy
 from tests.environments.gym.gym_running import run
 
-LIBERO = os.environ.get("LIBERO_PYTHON", "") if libero_root() else ""
+LIBERO = os.environ.get("LIBERO_PYTHON", "") if os.environ.get("LIBERO_PATH") else ""
 ROBOSUITE = os.environ.get("ROBOSUITE_PYTHON", "")
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
