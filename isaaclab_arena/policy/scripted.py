@@ -14,7 +14,7 @@ import torch
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.sim import math as sim_math
 from isaaclab_arena.sim.backend import Backend, Simulated
 from isaaclab_arena.sim.scene import Robot
@@ -683,7 +683,18 @@ class LiberoExpertPolicy(RobosuiteExpertPolicy):
 # Meta-World's own scripted experts, one for each of its tasks.
 
 
-class MetaWorldExpertPolicy(PolicyBase):
+@dataclass(frozen=True)
+class MetaWorldExpertCfg(PolicyCfg):
+    """Options of `MetaWorldExpertPolicy`.
+
+    Attributes:
+        task: Whose expert acts, for example ``reach-v3``; the one of the environment's task by default.
+    """
+
+    task: str | None = None
+
+
+class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
     """Acts as Meta-World's expert for the task does; it sees nothing but the observation."""
 
     # The expert runs where the environment's Meta-World is, which may be another interpreter.
@@ -692,14 +703,15 @@ class MetaWorldExpertPolicy(PolicyBase):
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return the expert's actions, shape (num_envs, 4); ConfigError if the environment or task has no expert."""
-        ask, task = getattr(env, "expert_actions", None), str(getattr(env, "task_name", env.task_description))
+        ask, here = getattr(env, "expert_actions", None), str(getattr(env, "task_name", env.task_description))
         if ask is None:
-            raise ConfigError(f"metaworld_expert acts in environments metaworld:<task>, and this is {task}")
+            raise ConfigError(f"metaworld_expert acts in environments metaworld:<task>, and this is {here}")
+        task = self.config.task if self.config is not None and self.config.task is not None else here
         try:
             actions = ask(task, observation["policy"]["obs"].to("cpu", torch.float32).numpy())
         except ImportError as error:
             message = f"metaworld_expert needs Meta-World where its environment runs ({error})"
             raise ConfigError(f"{message}: docs/how_to/external_environments.md says how to install it") from error
         except LookupError as error:
-            raise ConfigError(str(error)) from error
+            raise ConfigError(str(error), key="task") from error
         return torch.tensor(actions, device=env.device)

@@ -5,7 +5,7 @@ import torch
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.scripted import MetaWorldExpertPolicy
+from isaaclab_arena.policy.scripted import MetaWorldExpertCfg, MetaWorldExpertPolicy
 from tests.environments.gym.gym_running import Trace, build, run
 
 pytest.importorskip("metaworld", reason="Meta-World is not installed; docs/how_to/external_environments.md says how")
@@ -30,7 +30,7 @@ def test_episodes_are_the_same_bits_for_any_number_of_env_slots():
 def test_the_expert_sees_nothing_but_the_observation():
     environment = build("metaworld:reach-v3")
     observation = environment.reset(torch.tensor([0]), [{"gym.seed": 5}])
-    policy = MetaWorldExpertPolicy()
+    policy = MetaWorldExpertPolicy(MetaWorldExpertCfg(task="reach-v3"))
 
     class Blindfold:
         device = torch.device("cpu")
@@ -44,3 +44,8 @@ def test_the_expert_sees_nothing_but_the_observation():
 def test_an_environment_without_expert_is_told():
     with pytest.raises(ConfigError, match="no expert for 'CartPole-v1'"):
         run("gym:CartPole-v1", policy=MetaWorldExpertPolicy())
+
+
+def test_an_unknown_task_is_told_with_those_that_exist():
+    with pytest.raises(ConfigError, match=r"no expert for 'reach-v2'; it has some for .*reach-v3"):
+        run("metaworld:reach-v3", policy=MetaWorldExpertPolicy(MetaWorldExpertCfg(task="reach-v2")))

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.scripted import MetaWorldExpertPolicy
+from isaaclab_arena.policy.scripted import MetaWorldExpertCfg, MetaWorldExpertPolicy
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.environments.gym.gym_running import Trace, build, run
 from tests.fakes import CoinConfig, CoinEnvironment
@@ -76,11 +77,25 @@ def test_here_and_in_workers_it_does_the_same(meta_world_here):
     assert here.steps == there.steps
 
 
+def test_an_expert_for_another_task_is_told_with_those_that_exist(meta_world_here):
+    policy = MetaWorldExpertPolicy(MetaWorldExpertCfg(task="reach-v2"))
+    with pytest.raises(ConfigError, match=r"task: .*'reach-v2'; .* reach-v3"):
+        run("metaworld:reach-v3", policy=policy)
+
+
 def test_an_expert_can_be_asked_after_all_workers_were_lost():
     environment = build("metaworld:reach-v3", **IN_WORKERS)
     environment.close()
     asked = environment.expert_actions("reach-v3", np.full((2, 39), 0.5, np.float32))
     assert asked.tolist() == [[0.5] * 4] * 2
+    environment.close()
+
+
+def test_an_expert_for_another_task_is_told_from_a_worker_too():
+    environment = build("metaworld:reach-v3", **IN_WORKERS)
+    observation = environment.reset(torch.tensor([0]), [{"gym.seed": 5}])
+    with pytest.raises(ConfigError, match=r"task: .*'push-v3'"):
+        MetaWorldExpertPolicy(MetaWorldExpertCfg(task="push-v3")).get_action(environment, observation)
     environment.close()
 
 
