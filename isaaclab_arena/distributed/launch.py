@@ -18,11 +18,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 # torch.distributed has TCPStore too, but only at run time, where a type checker does not see it.
 from torch._C._distributed_c10d import TCPStore
-from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException, SubprocessContext
 
 from isaaclab_arena.distributed import devices
 from isaaclab_arena.distributed.context import (
@@ -37,6 +36,9 @@ from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.garbage import collect_from_now_on
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import make_dated_directory
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing import LogsDest
 
 _LOG = logging.getLogger(__name__)
 
@@ -361,11 +363,14 @@ class _Output:
     begun: dict[str, bytes] = field(default_factory=lambda: {_STDOUT: b"", _STDERR: b""})
 
 
-class _RankProcesses(LogsSpecs):
+class _RankProcesses:
     """The ranks of one launch: their processes, and the thread that reads their output while they run."""
 
     def __init__(self, launch: Launch, *, directory: Path, port: int) -> None:
-        super().__init__()
+        # Most runs start no ranks. torch's launcher refuses to load for some values of LOGLEVEL, such as ``debug``.
+        from torch.distributed.elastic import multiprocessing  # noqa: PLC0415
+
+        self._torch = multiprocessing
         self._launch = launch
         self._directory = directory
         self._ended: dict[int, int] = {}
@@ -412,27 +417,23 @@ class _RankProcesses(LogsSpecs):
             }
             for rank in ranks
         }
-        self._processes = SubprocessContext(
+        self._processes = self._torch.SubprocessContext(
             name="rank",
             entrypoint=sys.executable,
             args=dict.fromkeys(envs, ("-u", "-m", launch.module, *launch.arguments)),
             envs=envs,
-            logs_specs=self,
+            # torch only calls `reify`.
+            logs_specs=cast("Any", self),
         )
 
-    @property
-    def root_log_dir(self) -> str:
-        """The directory of the log files, empty while there is none."""
-        return str(self._log_directory or "")
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+    def reify(self, envs: dict[int, dict[str, str]]) -> "LogsDest":
         """Return the output destinations of each rank; torch calls this."""
         stdouts, stderrs = (
             {rank: f"/dev/fd/{end}" for (of, rank), end in self._write_ends.items() if of == stream}
             for stream in (_STDOUT, _STDERR)
         )
         # torch reads the error files after a rank has ended, for a report that is not shown.
-        return LogsDest(stdouts=stdouts, stderrs=stderrs, error_files=dict.fromkeys(envs, os.devnull))
+        return self._torch.LogsDest(stdouts=stdouts, stderrs=stderrs, error_files=dict.fromkeys(envs, os.devnull))
 
     def run(self) -> int:
         """Start the ranks, watch them and stop them together; return the exit code."""
@@ -443,7 +444,7 @@ class _RankProcesses(LogsSpecs):
         def stop(number: int, frame: FrameType | None) -> None:
             del frame
             name = signal.Signals(number)
-            raise SignalException(f"got {name.name}", name)
+            raise self._torch.SignalException(f"got {name.name}", name)
 
         try:
             try:
@@ -453,18 +454,18 @@ class _RankProcesses(LogsSpecs):
                 for number, handler in before.items():
                     signal.signal(number, handler if handler == signal.SIG_IGN else stop)
                 code = self._watch()
-            except SignalException as stopped:
+            except self._torch.SignalException as stopped:
                 # Pass the signal on, and wait for the ranks to end; a second signal shortens the wait.
                 passed_on, code = stopped.sigval, 128 + stopped.sigval
                 for grace_s in _GRACES_S:
                     try:
                         self._processes.close(death_sig=passed_on, timeout=grace_s)
-                    except SignalException as again:
+                    except self._torch.SignalException as again:
                         passed_on = again.sigval
                     else:
                         break
                 else:
-                    with suppress(SignalException):
+                    with suppress(self._torch.SignalException):
                         self._processes.close(death_sig=signal.SIGKILL, timeout=1)
             finally:
                 for number, handler in before.items():

@@ -92,7 +92,9 @@ class _SceneBuilder(EnvironmentBuilder, ABC):
         """Return the files of the robot and the things from outside this package."""
         task, _, robot, _ = self._scene(config)
         files = part_files("robot", robot.asset)
-        chosen = OBJECTS.get(config.object).asset if hasattr(config, "object") else None
+        # A task on a floor may have an option of this name that means something else.
+        name = getattr(config, "object", None)
+        chosen = OBJECTS.get(name).asset if isinstance(name, str) and name in OBJECTS else None
         for part in task.spec.parts:
             files |= part_files("object" if part.asset == chosen else part.prefix, part.asset)
         return ContentSources(files=files)

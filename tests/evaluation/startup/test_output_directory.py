@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.environments.arena.cameras import ViewportOptions
+from isaaclab_arena.environments.catalog import CUBE, OBJECTS
+from isaaclab_arena.environments.tasks.velocity_go1 import VELOCITY_GO1
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job import ContentReader, contents_of_jobs, package_content
 from isaaclab_arena.evaluation.options import RunOptions
@@ -175,3 +178,23 @@ def test_a_module_that_was_edited_since_it_was_imported_is_said_to_run_as_it_was
         (tmp_path / "edited_between_runs.py").write_text(text)
         contents("cartpole", "edited_between_runs.act")
     assert caplog.text.count("what was imported runs") == 1
+
+
+def test_an_object_of_ones_own_is_known_by_its_file_under_the_role_that_it_has_in_the_job(tmp_path, monkeypatch):
+    own = tmp_path / "own_cube.xml"
+    own.write_bytes((ASSETS / CUBE.asset).read_bytes())
+    monkeypatch.setitem(OBJECTS._registered, "own_cube", dataclasses.replace(CUBE, name="own_cube", asset=str(own)))
+    before = contents("lift_object", environment_args={"object": "own_cube"}).environment
+    assert before == {"object own_cube.xml": content_hash(own)}
+    own.write_bytes(own.read_bytes() + b"<!-- edited -->")
+    now = contents("lift_object", environment_args={"object": "own_cube"}).environment
+    assert [name for name, _ in changes(before, now)] == ["object own_cube.xml"]
+
+
+def test_an_option_called_object_of_a_task_on_a_floor_needs_no_registered_object():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Options(ViewportOptions):
+        object: str = "a word of the author's own"
+
+    builder = dataclasses.replace(VELOCITY_GO1, config_class=Options)
+    assert builder.content_sources(Options()).files == {}
