@@ -164,9 +164,9 @@ class RankWatch:
 
     def look(self) -> tuple[RankReport, ...]:
         """Read every rank's status, and return one report per rank, by rank."""
-        reports, looked_at, self._looked_at = [], self._looked_at, self.clock()
-        if self._looked_at - looked_at > _BLIND_AFTER_S:
-            self._watching_since = self._looked_at
+        reports, began_at = [], self.clock()
+        if began_at - self._looked_at > _BLIND_AFTER_S:
+            self._watching_since = began_at
         for rank in range(self.world_size):
             status = read_rank_status(self.output_directory, rank, run_id=self.run_id)
 
@@ -193,6 +193,8 @@ class RankWatch:
                 fate = RankFate.WORKING if alive else RankFate.DEAD
             silent_s = min(silent_s, at_s - self._watching_since)
             reports.append(RankReport(rank=rank, fate=fate, status=status, alive=alive, silent_s=silent_s))
+        # A look at many ranks over a network may take long, but is no pause.
+        self._looked_at = self.clock()
         return tuple(reports)
 
 

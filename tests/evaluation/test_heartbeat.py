@@ -1,6 +1,7 @@
 """Heartbeats of ranks, and who watches them."""
 
 import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -207,6 +208,13 @@ def test_ranks_are_not_taken_for_silent_while_the_machine_slept(directory):
         silent_s.append(watch.look()[0].silent_s)
         clock.now_s += pause_s
     assert silent_s == [0.0, 1.0, 6.0, 0.0, 1.0]
+
+
+def test_a_look_that_takes_long_itself_is_no_pause(directory):
+    watch = watch_over(directory, 3, itertools.count(step=3.0).__next__)
+    for rank in range(3):
+        write_rank_status(directory, status_of(rank))
+    assert [watch.look()[0].silent_s for _ in range(3)] == [0.0, 15.0, 30.0]
 
 
 def test_a_rank_of_another_machine_lives_while_its_beat_goes_on(directory):
