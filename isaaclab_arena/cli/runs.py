@@ -83,7 +83,7 @@ def resume(argv: Sequence[str]) -> int:
     places = ("output_dir", "experiment_output_directory", "resume")
     kept = without_options(with_empty_resume(typed, is_run=is_run), places)
     # A cluster starts its ranks itself.
-    on_cluster = any(word.partition("=")[0] == "--cluster" for word in typed)
+    on_cluster = any(word.partition("=")[0] == "--cluster" for word in (*typed, *more))
     ranks = [] if on_cluster else _ranks(plan.devices, more)
     return MAINS.get(_RUNNERS[program])([*ranks, *kept, "--resume", str(directory.absolute()), *more])
 

@@ -415,10 +415,14 @@ def how_to_go_on(request: planning.RunRequest, output_directory: Path) -> str:
     """Return one line for the user: the command that resumes the run, or the option to add to the last command."""
     # Must run before a policy can change the working directory, in which the command was typed.
     is_below = output_directory.is_relative_to(Path.cwd())
-    directory = shlex.quote(str(output_directory.relative_to(Path.cwd()) if is_below else output_directory))
+    directory = str(output_directory.relative_to(Path.cwd()) if is_below else output_directory)
+    # A name that begins with a dash would be read as an option.
+    directory = shlex.quote(f"./{directory}" if directory.startswith("-") else directory)
     if not request.command_line:
         return f"go on with --resume {directory}"
     # Only torchrun or a scheduler knows how it started the ranks.
     if processes.is_a_rank() and not launch.has_started_this_rank():
         return f"go on with the same command and --resume {directory}"
-    return f"go on with: isaaclab-arena resume {directory}"
+    # The plan holds the run's options, but not those of one resume.
+    more = " --retry_errors" if request.options.retry_errors else ""
+    return f"go on with: isaaclab-arena resume {directory}{more}"

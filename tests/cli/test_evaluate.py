@@ -84,14 +84,15 @@ def test_ranks_of_several_machines_are_not_guessed(shy_run, capsys):
     assert "say what to use with --gpu_ids" in capsys.readouterr().err
 
 
-def test_the_ranks_of_a_cluster_are_left_to_it(shy_run, monkeypatch):
+@pytest.mark.parametrize(("begun_on", "more"), [(("--cluster", "ray"), []), ((), ["--cluster", "ray"])])
+def test_the_ranks_of_a_cluster_are_left_to_it(shy_run, monkeypatch, begun_on, more):
     plan, typed = read_run_plan(shy_run), []
     (shy_run / "run.json").unlink()
-    on_cluster = (*plan.command_line, "--cluster", "ray")
-    write_run_plan(shy_run, replace(plan, devices=("cpu", "cpu"), world_size=2, command_line=on_cluster))
+    command_line = (*plan.command_line, *begun_on)
+    write_run_plan(shy_run, replace(plan, devices=("cpu", "cpu"), world_size=2, command_line=command_line))
     monkeypatch.setattr(eval_runner, "main", typed.append)
-    main(["resume", "out"])
-    assert typed == [["--eval_jobs_config", "jobs.json", "--cluster", "ray", "--resume", str(shy_run)]]
+    main(["resume", "out", *more])
+    assert typed == [["--eval_jobs_config", "jobs.json", *begun_on, "--resume", str(shy_run), *more]]
 
 
 def test_elsewhere_its_paths_would_be_others(shy_run, tmp_path_factory, monkeypatch, capsys):

@@ -296,6 +296,12 @@ def test_the_line_after_an_incomplete_run_says_what_resumes_it(typed, variables,
     assert how_to_go_on(request_of(command_line=typed), Path.cwd() / "my out") == told
 
 
+def test_what_resumes_a_run_is_no_option_and_still_tries_errors_again():
+    request = request_of(command_line=("eval_runner",), retry_errors=True)
+    line = how_to_go_on(request, Path.cwd() / "-out")
+    assert line == "go on with: isaaclab-arena resume ./-out --retry_errors"
+
+
 def test_the_command_after_the_table_of_an_incomplete_run_resumes_it(tmp_path, monkeypatch, capsys):
     environment = {"arena_env_args": {"environment": "reach"}, "num_episodes": 1}
     shy = {"policy_type": "tests.fakes.ShrugPolicy", "policy_config_dict": {"raise_at": 3}}
