@@ -471,13 +471,13 @@ class RecoveredJob:
 
     def left(self, needed: int | None = None) -> ledger.JobState | None:
         """Return the rest of the job, None if nothing is left. `needed` is its required number of episodes or None."""
-        standing = job_standing(self.job, of_ranges(self.finished), self.reports, needed=needed)
-        is_lacking = standing.planned is None and not self.is_whole
-        if standing.status in (JobResultStatus.SKIPPED, JobResultStatus.COMPLETED) and not is_lacking:
+        status, planned, missing = job_standing(self.job, of_ranges(self.finished), self.reports, needed=needed)
+        is_lacking = planned is None and not self.is_whole
+        if status in (JobResultStatus.SKIPPED, JobResultStatus.COMPLETED) and not is_lacking:
             return None
         # A job that has all needed episodes runs none of the others, but still owes its report.
-        is_decided = needed is not None and standing.planned is not None and not standing.missing
-        finished = as_ranges(range(standing.planned or 0)) if is_decided else self.finished
+        is_decided = needed is not None and planned is not None and not missing
+        finished = as_ranges(range(planned or 0)) if is_decided else self.finished
         return ledger.JobState(job=self.job.name, finished=finished)
 
 
