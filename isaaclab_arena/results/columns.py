@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 import pandas as pd
 
-from isaaclab_arena.interfaces.content import UNKNOWN
+from isaaclab_arena.config.options import UNKNOWN
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import rows as evidence

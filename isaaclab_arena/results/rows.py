@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from isaaclab_arena.config.options import UNKNOWN
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import Metric, Outcome
 from isaaclab_arena.results import statistics, stopping
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
