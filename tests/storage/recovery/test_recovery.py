@@ -563,6 +563,11 @@ class CountingFile(h5py.File):
         super().__init__(*args, **kwargs)
 
 
+def test_the_last_attempt_is_read_from_the_files_of_the_job(tmp_path, job):
+    job.commit(job.line(0, attempt=3, checksum=None, dataset_file=None))
+    assert recover(tmp_path).jobs[0].last_attempt == 3
+
+
 @pytest.mark.parametrize("left", ["no lines", "lines", "whole parts beside the dataset"])
 def test_repairing_more_episodes_opens_no_more_of_them_with_the_library(tmp_path, monkeypatch, left):
     """It takes a millisecond to open a file in that way and to read all of its attributes."""
