@@ -1,8 +1,8 @@
 """Base class, options, traits and registration of policies."""
 
+from isaaclab_arena.config.options import ContentSources
 from isaaclab_arena.errors import PolicyError, PolicyLostError
 from isaaclab_arena.interfaces.connections import Connections, Description
-from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg

@@ -6,9 +6,9 @@ from isaaclab_arena.registry import attach
 
 if TYPE_CHECKING:
     from isaaclab_arena.config.expansion.suites import Suite, SuiteTask
+    from isaaclab_arena.config.options import ContentSources
     from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS, SUITES
     from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
-    from isaaclab_arena.interfaces.content import ContentSources
     from isaaclab_arena.interfaces.environment import Environment, Observation, Step
     from isaaclab_arena.interfaces.environment_builder import (
         Background,
@@ -49,7 +49,7 @@ __getattr__, __dir__ = attach(
         "config.expansion.suites": "Suite SuiteTask",
         "environments.catalog": "EMBODIMENTS ENVIRONMENTS OBJECTS SUITES",
         "environments.gym.vector_env": "EnvironmentVectorEnv",
-        "interfaces.content": "ContentSources",
+        "config.options": "ContentSources",
         "interfaces.environment": "Environment Observation Step",
         "interfaces.environment_builder": "Background EnvironmentBuilder EnvironmentWrapper Sampler Variation",
         "interfaces.episode": "Episode EpisodeEvents Metric",

@@ -16,14 +16,13 @@ import numpy as np
 import torch
 
 from isaaclab_arena.config.expansion.suites import SuiteTask
-from isaaclab_arena.config.options import Count, NotNegative
+from isaaclab_arena.config.options import ContentSources, Count, NotNegative
 from isaaclab_arena.environments.gym.builder import STEPS_OF_A_SLOW_RESET, GymBuilder
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.environment import GymConfig, GymEnvironment
 from isaaclab_arena.environments.gym.worker.answers import commit_at
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import InitStatesError, read_init_states
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
-from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.sim.scene import ContentKey, stamps

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from isaaclab_arena.config.options import UNKNOWN
 from isaaclab_arena.config.schema import Meanwhile, PolicyServerConfig
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem, refuse
@@ -21,7 +22,6 @@ from isaaclab_arena.evaluation.policy_client import ServedNetwork, ServerAddress
 from isaaclab_arena.evaluation.process import Settings, put_back
 from isaaclab_arena.evaluation.rollout import EnvGroup, group_sizes
 from isaaclab_arena.garbage import without_collecting
-from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase

@@ -18,10 +18,10 @@ from typing import Any, Self
 
 import torch
 
+from isaaclab_arena.config.options import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.connections import Connections, Description
-from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, spelled
 from isaaclab_arena.interfaces.episode import Conditions, Episode

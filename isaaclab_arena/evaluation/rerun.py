@@ -14,11 +14,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from isaaclab_arena.config.options import UNKNOWN
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.evaluation import process, running_episodes, validation
 from isaaclab_arena.evaluation.job import ContentReader, provenance_on
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome, conditions_from_json, split_evenly
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition

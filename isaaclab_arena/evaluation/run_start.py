@@ -23,6 +23,7 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.evaluation import planning, process
 from isaaclab_arena.evaluation.job import contents_of_jobs
 from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.interfaces.episode import as_ranges
 from isaaclab_arena.paths import now
 from isaaclab_arena.storage import atomic, layout, ledger, recovery
 from isaaclab_arena.storage.commits import read_commits
@@ -259,7 +260,8 @@ def repair_run(
 
     attempts, _ = ledger.read_attempts(output_directory, plan.run_id)
     batches = ledger.policy_batches_in_effect(output_directory, plan.jobs, attempts)
-    states = {each.job.name: ledger.JobState(job=each.job.name, finished=each.finished) for each in found.jobs}
+    finished = {each.job.name: as_ranges(each.finished) for each in found.jobs}
+    states = {name: ledger.JobState(job=name, finished=ranges) for name, ranges in finished.items()}
 
     # A job with reports may have ended on equal errors, so its commits are checked (see `AnswerWatch`).
     answers = planning.answer_watch(output_directory, plan.questions, number, states, options.max_equal_errors)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from isaaclab_arena.config.options import ContentSources
 from isaaclab_arena.errors import Problem
-from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Step
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform
 from isaaclab_arena.interfaces.specs import Observation

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast
 
 import torch
 
+from isaaclab_arena.config.options import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.errors import Problem
 from isaaclab_arena.interfaces import offers, policy_options
 from isaaclab_arena.interfaces.connections import Connections, Description
-from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Metric
 from isaaclab_arena.interfaces.observer import EpisodeStart

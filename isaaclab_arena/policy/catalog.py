@@ -16,8 +16,8 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import torch
 
+from isaaclab_arena.config.options import UNKNOWN, ContentSources
 from isaaclab_arena.errors import ConfigError, did_you_mean
-from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.registry import Registry

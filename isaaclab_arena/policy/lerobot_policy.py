@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from isaaclab_arena.config.options import read_options
+from isaaclab_arena.config.options import ContentSources, read_options
 from isaaclab_arena.distributed.devices import on_cpu, resolve_policy_device
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.connections import Connections, set_entries
-from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import ChunkTraits, Continuation, PolicyTraits
 from isaaclab_arena.interfaces.policy_traits import NetworkElsewhere

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 import torch
 
+from isaaclab_arena.config.options import ContentSources
 from isaaclab_arena.errors import ConfigError, PolicyError, StorageError, first_line
 from isaaclab_arena.interfaces.connections import Connections, Description, set_entries
-from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, in_words
 from isaaclab_arena.interfaces.observer import EpisodeStart

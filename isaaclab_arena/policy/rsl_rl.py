@@ -16,12 +16,11 @@ import torch
 from isaaclab_arena import models
 from isaaclab_arena.checkpoints import checkpoint_file
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.options import read_options
+from isaaclab_arena.config.options import ContentSources, read_options
 from isaaclab_arena.distributed.devices import check_policy_device, resolve_policy_device
 from isaaclab_arena.distributed.ranks import DistributedError
 from isaaclab_arena.errors import ConfigError, PolicyLostError, Problem, did_you_mean, placed, refuse
 from isaaclab_arena.interfaces.connections import Connections, Description, set_entries
-from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import numpy as np
 import torch
 
+from isaaclab_arena.config.options import ContentSources
 from isaaclab_arena.distributed.devices import on_cpu
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.connections import Connections, set_entries
-from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation
 from isaaclab_arena.interfaces.specs import CAMERAS, in_colours, no_camera, picture_layout, resized_with_padding

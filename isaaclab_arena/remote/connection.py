@@ -14,8 +14,8 @@ from websockets.sync import client
 
 from arena_wire.messages import DEFAULT_LIMITS, WireError, WireLimits, read_message
 from arena_wire.zmtp import RequestSocket
+from isaaclab_arena.config.options import UNKNOWN
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
-from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import Registry
 from isaaclab_arena.remote import protocols

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 import pandas as pd
 
-from isaaclab_arena.interfaces.content import UNKNOWN
+from isaaclab_arena.config.options import UNKNOWN
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import rows as evidence
@@ -177,10 +177,10 @@ JOBS: tuple[Column[evidence.JobEvidence], ...] = (
            "its options; `unknown` behind a server that does not report it, and in runs of older programs that did not "
            "write it"),
     Column("seed", "Int64", lambda job: job.job.config.seed, "of the job"),
-    Column("status", "string", lambda job: str(job.standing.status),
+    Column("status", "string", lambda job: str(job.status),
            "`completed`, `failed`, `interrupted` (stopped, or its rank died), `missing` (it left no files), `skipped` "
            "(the job file said so)", show=Show.CONSOLE),
-    Column("planned", "Int64", lambda job: job.standing.planned,
+    Column("planned", "Int64", lambda job: job.planned,
            "episodes that the job should run; empty for a job limited by steps"),
     Column("episodes", "Int64", lambda job: len(job.lines), "episodes that finished, errors too", show=Show.CONSOLE,
            cell=_of_planned),
@@ -216,7 +216,7 @@ JOBS: tuple[Column[evidence.JobEvidence], ...] = (
     Column("rerun", "Int64", lambda job: job.times_rerun,
            "how often the job's episodes were set aside and ran again with other contents, after `--resume --rerun`; "
            "the earlier ones do not count"),
-    Column("missing", "Int64", lambda job: job.missing,
+    Column("missing", "Int64", lambda job: job.num_missing,
            "planned episodes that did not finish; empty where the plan is unknown", show=Show.CONSOLE),
     Column("cut", "Int64", lambda job: job.cut,
            "running episodes that a step limit or an interruption ended; they are not counted anywhere else"),
@@ -359,7 +359,7 @@ SUITES: tuple[Column[evidence.SuiteEvidence], ...] = (
     Column("status", "string", lambda suite: suite.status,
            "that of all of its jobs; where they differ, `failed` if one failed, else `interrupted`", show=Show.CONSOLE),
     Column("tasks", "Int64", lambda suite: len(suite.jobs), "how many tasks it has", show=Show.CONSOLE | Show.COPY),
-    Column("planned", "Int64", lambda suite: suite.total(lambda job: job.standing.planned),
+    Column("planned", "Int64", lambda suite: suite.total(lambda job: job.planned),
            "sums over its tasks; `scored` are the episodes that say whether they succeeded"),
     Column("episodes", "Int64", lambda suite: suite.total(lambda job: len(job.lines)), show=Show.CONSOLE,
            cell=_of_planned),
@@ -382,7 +382,7 @@ SUITES: tuple[Column[evidence.SuiteEvidence], ...] = (
     Column("pooled_high", "Float64", lambda suite: suite.pooled and suite.pooled.high),
     Column("errors", "Int64", lambda suite: suite.total(lambda job: job.outcomes[Outcome.ERROR]),
            "sums over its tasks", show=Show.CONSOLE | Show.COPY),
-    Column("missing", "Int64", lambda suite: suite.total(lambda job: job.missing), show=Show.CONSOLE),
+    Column("missing", "Int64", lambda suite: suite.total(lambda job: job.num_missing), show=Show.CONSOLE),
     Column("cut", "Int64", lambda suite: suite.total(lambda job: job.cut)),
     Column("reproducible", "string", lambda suite: suite.reproducible, "`bitwise` if all tasks are, else `plan`"),
     Column("protocol", "string", lambda suite: suite.simulation.get("protocol"),

@@ -260,11 +260,11 @@ def merge_results(output_directory: Path) -> Tables:
         MissingEpisodes(
             job=each.job.name,
             rank=each.job.rank,
-            status=each.standing.status,
-            episode_indices=each.standing.missing,
+            status=each.status,
+            episode_indices=each.missing,
         )
         for each in evidence
-        if each.standing.status not in (ledger.JobResultStatus.SKIPPED, ledger.JobResultStatus.COMPLETED)
+        if each.status not in (ledger.JobResultStatus.SKIPPED, ledger.JobResultStatus.COMPLETED)
     )
     episodes = [episode for each in evidence for episode in each.episodes]
     told = ((each.job.name, report.remarks) for each in evidence for report in each.reports)

@@ -3,20 +3,20 @@
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from isaaclab_arena.config.options import UNKNOWN
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import Metric, Outcome
 from isaaclab_arena.results import statistics, stopping
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
 from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena.storage.commits import CommitLine, CommitLog
 from isaaclab_arena.storage.contents import Contents, one_hash
-from isaaclab_arena.storage.ledger import JobReport, JobResultStatus, JobStanding, PlanEntry, Reproducible, job_standing
+from isaaclab_arena.storage.ledger import JobReport, JobResultStatus, PlanEntry, Reproducible, job_standing
 
 STALE_SHARE, QUERY_RATE = "latency.stale_share", "latency.queries_per_s"
 """Metrics of an episode with late answers."""
@@ -69,8 +69,9 @@ class JobEvidence:
     exact: Interval | None = field(init=False)  # of Clopper and Pearson; None for a job with questions
     bounds: Interval | None = field(init=False)  # the rate if errors and missing episodes failed, and if they succeeded
     failure_by_errors: str | None = field(init=False)  # the reason that the job fails through its episodes' errors
-    standing: JobStanding = field(init=False)
-    missing: int | None = field(init=False)  # unfinished planned episodes; None if the plan is unknown
+    status: JobResultStatus = field(init=False)
+    planned: int | None = field(init=False)  # number of episodes; None if steps decide, or no rank has reported it
+    missing: tuple[int, ...] = field(init=False)  # indices of unfinished planned episodes, as far as they are needed
     cut: int | None = field(init=False)  # running episodes that a limit or an interruption ended; None without reports
     failed: JobReport | None = field(init=False)  # the first report of an error in the last attempt
     promise: tuple[str | None, str | None] = field(init=False)  # of a rerun, and the reason if it is only the plan
@@ -99,18 +100,17 @@ class JobEvidence:
         success = np.array([each.line.success for each in known], float)
         scored = ScoredEpisodes(success=success, conditions=[each.key for each in known])
 
-        # The standing: by the last attempt, the number of finished episodes, and their errors.
+        # The status: by the last attempt, the number of finished episodes, and their errors.
         indices = {line.episode_index for line in lines}
-        standing = job_standing(job, indices, self.reports, needed=needed, has_parts=self.has_parts)
+        status, planned, missing = job_standing(job, indices, self.reports, needed=needed, has_parts=self.has_parts)
         reason = stopping.error_streak(lines, self.max_equal_errors)
-        if reason is None and standing.status is JobResultStatus.COMPLETED:
+        if reason is None and status is JobResultStatus.COMPLETED:
             reason = stopping.nothing_but_errors(lines)
-        standing = standing if reason is None else replace(standing, status=JobResultStatus.FAILED)
+        status = status if reason is None else JobResultStatus.FAILED
         last = max((report.attempt for report in self.reports), default=0)
         latest = [report for report in self.reports if report.attempt == last]
-        has_all = standing.planned is not None and not standing.missing
+        has_all = planned is not None and not missing
         cut = 0 if has_all else sum(report.cut_episodes for report in latest)
-        is_unknown = standing.planned is None and standing.status is JobResultStatus.MISSING
 
         # The promise of a rerun: the reasons against bitwise equality that no single rank could see.
         attempts = ", ".join(map(str, self.unknown_attempts))
@@ -144,15 +144,15 @@ class JobEvidence:
             anytime = statistics.rate_interval(int(scored.success[first].sum()), len(first))
             interval = Interval(low=min(anytime.low, scored.rate), high=max(anytime.high, scored.rate))
         # A job without measured success has no rate to bound, however many episodes are missing.
-        unscored, bounds = outcomes[Outcome.ERROR] + len(standing.missing), None
+        unscored, bounds = outcomes[Outcome.ERROR] + len(missing), None
         if len(measured) == len(known) and (total := len(known) + unscored):
             bounds = Interval(low=scored.successes / total, high=(scored.successes + unscored) / total)
         vars(self).update(
             needed=needed, lines=lines, measured=measured, outcomes=outcomes, episodes=episodes, counted=counted,
             lengths=[line.length for line in measured],
             returns=[line.episode_return for line in measured if line.episode_return is not None],
-            scored=scored, interval=interval, exact=exact, bounds=bounds, failure_by_errors=reason, standing=standing,
-            missing=None if is_unknown else len(standing.missing),
+            scored=scored, interval=interval, exact=exact, bounds=bounds, failure_by_errors=reason,
+            status=status, planned=planned, missing=missing,
             cut=cut if self.reports else None,
             failed=next((report for report in latest if report.error), None),
             promise=promise,
@@ -161,6 +161,11 @@ class JobEvidence:
             saturated=mean_over_steps((line.saturated_action_share, line.length) for line in lines),
             simulation=simulation([self]) if is_of_another_package([self]) else {},
         )  # fmt: skip
+
+    @property
+    def num_missing(self) -> int | None:
+        """The number of missing episodes, None if the plan is unknown."""
+        return None if self.planned is None and self.status is JobResultStatus.MISSING else len(self.missing)
 
     # Sums over the reports of the ranks.
 
@@ -366,7 +371,7 @@ class SuiteEvidence:
 
     def __post_init__(self) -> None:
         jobs, scored = self.jobs, statistics.together([job.scored for job in self.jobs])
-        statuses = {job.standing.status for job in jobs}
+        statuses = {job.status for job in jobs}
         differing = JobResultStatus.FAILED if JobResultStatus.FAILED in statuses else JobResultStatus.INTERRUPTED
         promises = {job.promise[0] for job in jobs}
         rates = [job.scored.rate for job in jobs]

@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TypeAlias
 
-from isaaclab_arena.interfaces.content import UNKNOWN
+from isaaclab_arena.config.options import UNKNOWN
 from isaaclab_arena.storage.atomic import storage_errors
 
 _SETTLED_NS = 2_000_000_000

@@ -649,15 +649,6 @@ class JobResultStatus(StrEnum):
     SKIPPED = "skipped"
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobStanding:
-    """The state of a job and the episodes that it lacks."""
-
-    status: JobResultStatus
-    planned: int | None  # number of episodes; None if steps decide, or no rank has reported it
-    missing: tuple[int, ...]  # indices of unfinished planned episodes, without those that `needed` excludes
-
-
 def job_standing(
     job: PlanEntry,
     finished: Collection[int],
@@ -665,8 +656,10 @@ def job_standing(
     *,
     needed: int | None = None,
     has_parts: bool = False,
-) -> JobStanding:
-    """Return the state of a job. `needed` is the number of episodes its questions need, None for all."""
+) -> tuple[JobResultStatus, int | None, tuple[int, ...]]:
+    """Return the state of a job, its planned number of episodes, and the indices of those that it lacks."""
+    # `needed` is the number of episodes its questions need, None for all; later ones are not missing. The planned
+    # number is None if steps decide, or no rank has reported it.
     said = (report.num_episodes for report in reports if report.num_episodes is not None)
     planned = job.config.num_episodes if job.config.num_episodes is not None else next(said, None)
     last = max((report.attempt for report in reports), default=0)
@@ -689,7 +682,7 @@ def job_standing(
         status = JobResultStatus.INTERRUPTED
     else:
         status = JobResultStatus.MISSING if job.is_to_run else JobResultStatus.SKIPPED
-    return JobStanding(status=status, planned=planned, missing=missing)
+    return status, planned, missing
 
 
 def sizes_of_sources(output_directory: Path) -> dict[str, int]:

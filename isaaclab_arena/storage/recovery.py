@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from isaaclab_arena.config.schema import RESERVED_NAMES
 from isaaclab_arena.errors import ConfigError, DamagedFileError, Problem, StorageError
-from isaaclab_arena.interfaces.episode import EpisodeRanges, Outcome, as_ranges, contain, of_ranges
+from isaaclab_arena.interfaces.episode import Outcome, as_ranges, contain
 from isaaclab_arena.logs import told
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage import atomic, layout, ledger
@@ -171,12 +171,15 @@ def runs_again(line: CommitLine, attempts: Sequence[ledger.Attempt], *, retry_er
 
 @dataclass(kw_only=True)
 class Diagnosis:
-    """The repairs that the files of a job need."""
+    """A job by its files: the repairs that they need, and the rest of its work."""
 
     job: ledger.PlanEntry  # with its number of episodes, as far as any file says
     config_hash: str = ""  # hash of the run's resolved jobs
     runs_again: Callable[[CommitLine], bool] = lambda _: False  # an episode that ended in an error
+    reports: Sequence[JobReport] = ()
+    last_attempt: int = 0  # last attempt that worked on the job, as far as its files say
     finished: set[int] = field(default_factory=set)  # episodes that must not run again
+    is_whole: bool = True  # every committed episode still counts
     # Episodes whose commit lines are no longer true, or that are not planned.
     withdrawn: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)  # finished episodes with an error whose recordings are lost
@@ -188,6 +191,17 @@ class Diagnosis:
     # Files whose content does not match their names, with the reason.
     unreadable: list[tuple[Path, str]] = field(default_factory=list)
     has_stray_lines: bool = False  # commit files hold lines that are torn, malformed or of another job
+
+    def left(self, needed: int | None = None) -> ledger.JobState | None:
+        """Return the rest of the job, None if nothing is left. `needed` is its required number of episodes or None."""
+        status, planned, missing = job_standing(self.job, self.finished, self.reports, needed=needed)
+        is_lacking = planned is None and not self.is_whole
+        if status in (JobResultStatus.SKIPPED, JobResultStatus.COMPLETED) and not is_lacking:
+            return None
+        # A job that has all needed episodes runs none of the others, but still owes its report.
+        is_decided = needed is not None and planned is not None and not missing
+        finished = range(planned or 0) if is_decided else self.finished
+        return ledger.JobState(job=self.job.name, finished=as_ranges(finished))
 
 
 def diagnose(diagnosis: Diagnosis, log: CommitLog, recordings: JobRecordings) -> None:
@@ -203,6 +217,7 @@ def diagnose(diagnosis: Diagnosis, log: CommitLog, recordings: JobRecordings) ->
             continue
         diagnosis.withdrawn.update({index} & lines.keys())
         diagnosis.discarded += [(copy, "the plan has no such episode") for copy in found]
+    diagnosis.is_whole = diagnosis.finished >= lines.keys()
 
 
 def dataset_named_by(line: CommitLine) -> str:
@@ -460,32 +475,10 @@ def recorded_config_hashes(output_directory: Path) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecoveredJob:
-    """The state of a job after its recovery."""
-
-    job: ledger.PlanEntry
-    finished: EpisodeRanges = ()  # episodes that must not run again
-    reports: Sequence[JobReport] = ()
-    is_whole: bool = True  # every committed episode still counts
-    last_attempt: int = 0  # last attempt that worked on the job, as far as its files say
-
-    def left(self, needed: int | None = None) -> ledger.JobState | None:
-        """Return the rest of the job, None if nothing is left. `needed` is its required number of episodes or None."""
-        standing = job_standing(self.job, of_ranges(self.finished), self.reports, needed=needed)
-        is_lacking = standing.planned is None and not self.is_whole
-        if standing.status in (JobResultStatus.SKIPPED, JobResultStatus.COMPLETED) and not is_lacking:
-            return None
-        # A job that has all needed episodes runs none of the others, but still owes its report.
-        is_decided = needed is not None and standing.planned is not None and not standing.missing
-        finished = as_ranges(range(standing.planned or 0)) if is_decided else self.finished
-        return ledger.JobState(job=self.job.name, finished=finished)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Recovery:
     """The state of a run after its recovery."""
 
-    jobs: tuple[RecoveredJob, ...]  # in the plan's order
+    jobs: tuple[Diagnosis, ...]  # in the plan's order, with the files repaired
     notes: tuple[str, ...]  # findings and repairs, for the user
 
     def left(self, needed: Callable[[str], int | None] = lambda _: None) -> tuple[ledger.JobState, ...]:
@@ -529,17 +522,17 @@ def recover_run(output_directory: Path, plan: ledger.RunPlan, *, retry_errors: b
     for job in told(plan.jobs, "checking", str(output_directory), unit="jobs"):
         retries = partial(runs_again, attempts=begun, retry_errors=retry_errors)
         diagnosis = Diagnosis(job=job, config_hash=plan.config_hash, runs_again=retries)
-        recovered, done = _recover_job(output_directory / job.name, diagnosis, attempt=attempt, run=plan.run_id)
-        jobs.append(recovered)
+        repaired, done = _repaired(output_directory / job.name, diagnosis, attempt=attempt, run=plan.run_id)
+        jobs.append(repaired)
         notes += done
     return Recovery(jobs=tuple(jobs), notes=tuple(notes))
 
 
-def _recover_job(directory: Path, diagnosis: Diagnosis, *, attempt: int, run: str) -> tuple[RecoveredJob, list[str]]:
-    """Repair the files of a job, and return its state and the notes for the user."""
+def _repaired(directory: Path, diagnosis: Diagnosis, *, attempt: int, run: str) -> tuple[Diagnosis, list[str]]:
+    """Diagnose a job and repair its files. Return the diagnosis that holds afterwards, and the notes for the user."""
     job = diagnosis.job
     if not job.is_to_run:
-        return RecoveredJob(job=job), []
+        return diagnosis, []
     # A directory or pipe may occupy the name of a file. It moves first; all else stays until after the diagnosis.
     set_aside = []
     patterns = (*_LINES_AND_REPORTS, layout.SETTLED_FILE, layout.SERVED_MODEL_FILE)
@@ -563,13 +556,8 @@ def _recover_job(directory: Path, diagnosis: Diagnosis, *, attempt: int, run: st
     diagnosis.unreadable += unread
     diagnosis.has_stray_lines = bool(notes)
     notes = [*set_aside, *notes]
-    recovered = RecoveredJob(
-        job=job,
-        finished=as_ranges(diagnosis.finished),
-        reports=reports,
-        is_whole=diagnosis.finished >= {line.episode_index for line in log.lines},
-        last_attempt=max((each.attempt for each in (*log.lines, *reports)), default=0),
-    )
+    diagnosis.reports = reports
+    diagnosis.last_attempt = max((each.attempt for each in (*log.lines, *reports)), default=0)
 
     # The episodes of a job that steps limit depend on its end, so a partial result is useless. If the policy decides
     # the number of episodes, the job reports that number after its first step.
@@ -577,7 +565,7 @@ def _recover_job(directory: Path, diagnosis: Diagnosis, *, attempt: int, run: st
         job.config.num_steps is not None
         or any(report.num_episodes is None and report.env_steps > 0 for report in reports)
     )
-    if is_limited_by_steps and recovered.left() is not None:
+    if is_limited_by_steps and diagnosis.left() is not None:
         why = "it is limited by steps and did not come to its end"
-        return RecoveredJob(job=job), [*notes, *set_job_aside(directory, job.name, attempt=attempt - 1, why=why)]
-    return recovered, [*notes, *repair_job(directory, diagnosis)]
+        return Diagnosis(job=job), [*notes, *set_job_aside(directory, job.name, attempt=attempt - 1, why=why)]
+    return diagnosis, [*notes, *repair_job(directory, diagnosis)]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.config.expansion.suites import swept_step
+from isaaclab_arena.config.options import holds_secret
 from isaaclab_arena.config.schema import TrackerName
 from isaaclab_arena.errors import ArenaError, first_line
-from isaaclab_arena.interfaces.content import holds_secret
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.columns import JOBS, METRICS, Show, table_of
 from isaaclab_arena.results.console import job_settings

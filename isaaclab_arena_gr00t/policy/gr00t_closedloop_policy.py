@@ -13,12 +13,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import torch
 
-from isaaclab_arena.config.options import read_options
+from isaaclab_arena.config.options import ContentSources, read_options
 from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean, placed, problems_into, refuse
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.connections import Connections
-from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy_traits import ChunkTraits, Continuation, Entries, NetworkElsewhere, PolicyTraits

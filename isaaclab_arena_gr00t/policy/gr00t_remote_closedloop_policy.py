@@ -9,8 +9,8 @@ import numpy as np
 from arena_wire import gr00t
 from arena_wire.messages import DEFAULT_LIMITS, WireLimits, in_words
 from arena_wire.zmtp import GREETING
+from isaaclab_arena.config.options import UNKNOWN, ContentSources
 from isaaclab_arena.errors import PolicyError, Problem, problems_into, refuse
-from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.remote.connection import PolicyServerConnection, ask_each
 from isaaclab_arena.remote.protocols import (

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from isaaclab_arena.config.options import ContentSources
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, refuse
 from isaaclab_arena.interfaces.connections import Connections, Description, entries, set_entries
-from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import in_words
 from isaaclab_arena.interfaces.policy import PolicyCfg

@@ -313,7 +313,7 @@ def test_a_job_of_nothing_but_errors_names_the_commonest():
 )
 def test_a_job_of_nothing_but_errors_has_failed_once_all_of_them_are_there(outcomes, job, status):
     evidence = JobEvidence(job=planned(**job), log=CommitLog(lines=tuple(commit_lines(outcomes))), reports=[report()])
-    assert evidence.standing.status is status
+    assert evidence.status is status
     if status is JobResultStatus.FAILED:
         assert job_row(evidence)["error"] == nothing_but_errors(evidence.log.lines)
         # An exception of a rank is named before the errors of episodes.

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from isaaclab_arena.api import Results
+from isaaclab_arena.config.options import UNKNOWN
 from isaaclab_arena.config.schema import SuiteMember
-from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.results.console import MAX_JOBS_SHOWN, print_summary
 from isaaclab_arena.results.merge import (
     LATER_COLUMNS,

@@ -13,6 +13,7 @@ import mujoco
 import numpy as np
 import torch
 
+from isaaclab_arena.config.options import ContentSources
 from isaaclab_arena.environments.arena.cameras import (
     CameraOptions,
     EnvironmentCameras,
@@ -29,7 +30,6 @@ from isaaclab_arena.environments.robots.lookup import find_embodiment
 from isaaclab_arena.environments.variations.catalogue import Distractors, catalogue, surface_textures
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
-from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, EnvironmentSummary, Variation
 from isaaclab_arena.interfaces.episode import point
 from isaaclab_arena.interfaces.specs import CAMERAS

@@ -14,13 +14,12 @@ import torch
 
 from isaaclab_arena import workers
 from isaaclab_arena.config.expansion.suites import MAX_JOBS, SuiteTask
-from isaaclab_arena.config.options import Count, NotNegative
+from isaaclab_arena.config.options import ContentSources, Count, NotNegative
 from isaaclab_arena.distributed.devices import VARIABLE, choose_opengl, draw_on
 from isaaclab_arena.environments.gym.env_slots import ANSWERS, FAMILIES, EnvSlots, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.environment import INDEX_CONDITION, GymConfig, GymEnvironment
 from isaaclab_arena.environments.gym.worker.answers import source_of
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem, did_you_mean, refuse
-from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions
 

@@ -19,6 +19,7 @@ import torch
 from pydantic import validate_call
 
 from isaaclab_arena import garbage, logs, paths, registry
+from isaaclab_arena.config.options import UNKNOWN
 from isaaclab_arena.distributed import context as processes
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import ClaimsLostError
@@ -26,7 +27,6 @@ from isaaclab_arena.errors import ArenaError, ConfigError, StorageError
 from isaaclab_arena.evaluation import claims, heartbeat, job_run, planning, queues, run_start, running_episodes
 from isaaclab_arena.evaluation.job import contents_of_jobs, episode_of
 from isaaclab_arena.evaluation.options import ClusterOptions
-from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome, as_ranges, contain, of_ranges
 from isaaclab_arena.storage import atomic, contents, layout, ledger
 from isaaclab_arena.storage.commits import CommitLine, CommitWriter, commit_line, line_text, parse_line

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from isaaclab_arena.config.options import UNKNOWN
 from isaaclab_arena.evaluation.cluster.claim_server import NodeNeeds, needs_of, problem_of_node
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
-from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena.storage.contents import DISTRIBUTION
 from tests.end_to_end.launching import ROOT, command, run, write_jobs

@@ -38,6 +38,11 @@ def recover(output: Path, *jobs: PlanEntry, retry_errors: bool = False, attempt:
     return recover_run(output, plan(*jobs), retry_errors=retry_errors, attempt=attempt)
 
 
+def state_of(recovery: Recovery) -> list[tuple[object, ...]]:
+    """Return what holds of each job after a recovery, without the repairs that brought it about."""
+    return [(job.job, job.finished, job.reports, job.is_whole, job.last_attempt) for job in recovery.jobs]
+
+
 def begin_attempt(output: Path, number: int, recovery: Recovery, *, retry_errors: bool = False) -> None:
     """Write the attempt that is to run what a recovery has left to do."""
     begun = attempt(number, run_id="run", jobs=recovery.left(), retry_errors=retry_errors)

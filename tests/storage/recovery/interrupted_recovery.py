@@ -16,7 +16,7 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.ledger import ReportedStatus
 from tests.faults.file_operations import KILLED, Effect, Fault, FaultyFiles
-from tests.storage.recovery.crashed_runs import JobOnDisk, planned, recover
+from tests.storage.recovery.crashed_runs import JobOnDisk, planned, recover, state_of
 
 JOBS = (planned(num_episodes=8), planned("walk", index=1, num_episodes=None, num_steps=50))
 _FAILED, _UNHARMED = 3, 0
@@ -51,10 +51,10 @@ def write_damaged_run(output: Path) -> None:
 
 def outcome(output: Path) -> tuple[object, ...]:
     """Repair a run undisturbed and return what came of it."""
-    jobs = recover(output, *JOBS, retry_errors=True).jobs
-    again = recover(output, *JOBS, retry_errors=True)
+    first, again = (recover(output, *JOBS, retry_errors=True) for _ in range(2))
     assert again.notes == ()
-    assert again.jobs == jobs
+    jobs = state_of(first)
+    assert state_of(again) == jobs
     directories = [JobOnDisk(output, job.name) for job in JOBS]
     files = sorted(str(path) for path in output.rglob("*.tmp"))
     return (jobs, files, *((each.committed(), each.recorded(), each.set_aside()) for each in directories))

@@ -1,6 +1,5 @@
 """What a crash leaves in a run's directory, and what becomes of it."""
 
-import dataclasses
 import errno
 import os
 from pathlib import Path
@@ -19,7 +18,7 @@ from isaaclab_arena.storage.episodes import read_attributes
 from isaaclab_arena.storage.ledger import ReportedStatus, Reproducible
 from isaaclab_arena.storage.recovery import consolidate_leftovers
 from tests.growth import assert_grows_linearly
-from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, planned, recover
+from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, planned, recover, state_of
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def test_a_complete_run_is_not_written_to(tmp_path, job, limit):
     before = snapshot(tmp_path)
     recovery = recover(tmp_path, planned(**limit))
     assert (recovery.left(), recovery.notes) == ((), ())
-    assert recovery.jobs[0].finished == ((0, 4),)
+    assert recovery.jobs[0].finished == {0, 1, 2, 3}
     assert snapshot(tmp_path) == before
 
 
@@ -60,11 +59,12 @@ def test_committed_episodes_are_finished_and_their_files_go_into_the_dataset_tha
     job = JobOnDisk(tmp_path, dataset="dataset_lift_rank2.hdf5")
     job.finish(0, 2)
     recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == ((0, 1), (2, 3))
+    assert recovery.jobs[0].finished == {0, 2}
     assert recovery.left()
     assert job.recorded() == {"dataset_lift_rank2.hdf5": [0, 2]}
     assert recovery.notes == ("job 'lift': brought 2 recorded episodes into dataset_lift_rank2.hdf5",)
-    assert recover(tmp_path) == dataclasses.replace(recovery, notes=())
+    again = recover(tmp_path)
+    assert (state_of(again), again.notes) == (state_of(recovery), ())
 
 
 def test_a_consolidation_that_was_interrupted_before_it_removed_the_parts_is_completed(tmp_path, job):
@@ -93,7 +93,7 @@ def test_a_job_with_all_its_episodes_needs_a_run_until_a_rank_has_reported(tmp_p
     for each in reports:
         job.report(**each)
     recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == ((0, 4),)
+    assert recovery.jobs[0].finished == {0, 1, 2, 3}
     assert bool(recovery.left()) is is_left
     assert job.recorded() == {"dataset_lift.hdf5": [0, 1, 2, 3]}
 
@@ -125,7 +125,7 @@ def test_a_job_of_unknown_length_runs_until_it_reports_that_it_completed(tmp_pat
     unknown = planned(num_episodes=None)
     job.finish(0, 1)
     recovery = recover(tmp_path, unknown)
-    assert (len(recovery.left()), recovery.jobs[0].finished) == (1, ((0, 2),))
+    assert (len(recovery.left()), recovery.jobs[0].finished) == (1, {0, 1})
     job.report(num_episodes=2)
     assert not recover(tmp_path, unknown).left()
 
@@ -162,7 +162,7 @@ def test_torn_and_unreadable_lines_are_told(tmp_path, job):
     job.finish(0)
     job.commit(job.line(1)).write_bytes(b"garbage\n" + line_text(job.line(1)).encode())
     recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == ((0, 1),)
+    assert recovery.jobs[0].finished == {0}
     assert any("line 1 is no episode" in note for note in recovery.notes)
     assert any("last line was torn" in note for note in recovery.notes)
     assert any("took lines out of episode_results_rank0_life1.jsonl: 1;" in note for note in recovery.notes)
@@ -177,7 +177,7 @@ def test_an_episode_whose_line_was_changed_runs_again(tmp_path, job, said):
     job.commit(job.line(1, **said))
     job.consolidate()
     recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == ((0, 1), (2, 3))
+    assert recovery.jobs[0].finished == {0, 2}
     assert any(f"says {next(iter(said))} " in note for note in recovery.notes), recovery.notes
     assert job.recorded() == {"dataset_lift.hdf5": [0, 2]}
     assert job.set_aside() == {"e000001.h5", "episode_results_rank0_life1.jsonl"}
@@ -204,7 +204,7 @@ def test_what_lies_in_the_place_of_a_file_and_is_none_is_set_aside(tmp_path, job
     assert any(f"set aside {name}: " in note for note in recovery.notes)
     assert os.path.lexists(job.directory / "set_aside" / name)
     # Recordings carry their lines.
-    assert recovery.jobs[0].finished == (() if name.startswith("dataset") else ((0, 2),))
+    assert recovery.jobs[0].finished == (set() if name.startswith("dataset") else {0, 1})
     assert recover(tmp_path).notes == ()
 
 
@@ -243,7 +243,7 @@ def test_a_damaged_part_is_set_aside_and_its_episode_runs_again(tmp_path, job, d
     damage(job.part(1))
     damaged = job.part(1).read_bytes()
     recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == ((0, 1), (2, 3))
+    assert recovery.jobs[0].finished == {0, 2}
     assert set(job.committed()) == {0, 2}
     assert job.recorded() == {"dataset_lift.hdf5": [0, 2]}
     assert (job.directory / "set_aside" / "e000001.h5").read_bytes() == damaged
@@ -258,7 +258,7 @@ def test_a_damaged_episode_is_left_out_of_the_dataset_and_the_old_file_is_kept(t
     change_one_value(job.dataset, 2)
     old = job.dataset.read_bytes()
     recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == ((0, 2), (3, 4))
+    assert recovery.jobs[0].finished == {0, 1, 3}
     assert recovery.left()
     assert job.recorded() == {"dataset_lift.hdf5": [0, 1, 3]}
     assert (job.directory / "set_aside" / "dataset_lift.hdf5").read_bytes() == old
@@ -275,7 +275,7 @@ def test_an_episode_with_an_impossible_number_of_steps_runs_again(tmp_path, job,
         file["data/demo_1"].attrs["num_samples"] = said
     job.finish(2)
     recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == ((0, 1), (2, 3))
+    assert recovery.jobs[0].finished == {0, 2}
     assert any(f"an episode says that it has {said} control steps" in note for note in recovery.notes)
     assert job.recorded() == {"dataset_lift.hdf5": [0, 2]}
 
@@ -288,7 +288,7 @@ def test_a_dataset_that_is_unreadable_or_gone_runs_again(tmp_path, job, is_gone)
     if is_gone:
         job.dataset.unlink()
     recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == ()
+    assert recovery.jobs[0].finished == set()
     assert job.committed() == {}
     assert job.set_aside() == {"episode_results_rank0.jsonl"} | (set() if is_gone else {"dataset_lift.hdf5"})
     assert any("demo_0 to demo_1 had a commit line" in note for note in recovery.notes)
@@ -297,7 +297,7 @@ def test_a_dataset_that_is_unreadable_or_gone_runs_again(tmp_path, job, is_gone)
 def test_a_recording_other_than_the_committed_one_is_set_aside(tmp_path, job):
     job.commit(job.line(0))
     job.write_part(job.line(0, length=9), commit="")
-    assert recover(tmp_path).jobs[0].finished == ()
+    assert recover(tmp_path).jobs[0].finished == set()
     assert "e000000.h5" in job.set_aside()
     assert job.recorded() == {}
 
@@ -312,7 +312,7 @@ def test_an_episode_of_two_ranks_is_kept_once_where_both_are_alike_and_else_stay
     other.commit(line, rank=1)
     other.consolidate()
     before = snapshot(tmp_path)
-    assert recover(tmp_path).jobs[0].finished == ((0, 1),)
+    assert recover(tmp_path).jobs[0].finished == {0}
     if length == 5:
         assert job.recorded() == {"dataset_lift.hdf5": [0]}
     else:
@@ -329,7 +329,7 @@ def test_of_copies_that_are_all_elsewhere_one_is_kept(tmp_path, job, has_part):
     if has_part:
         job.write_part(line)
     job.commit(line)
-    assert recover(tmp_path).jobs[0].finished == ((0, 1),)
+    assert recover(tmp_path).jobs[0].finished == {0}
     assert job.recorded() == {"dataset_lift.hdf5" if has_part else "dataset_lift_rank1.hdf5": [0]}
     assert job.set_aside() == set()
 
@@ -376,7 +376,7 @@ def test_an_episode_whose_process_died_before_the_commit_line_is_adopted(tmp_pat
     job.finish(0)
     job.write_part(job.line(1, rank=3))
     recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == ((0, 2),)
+    assert recovery.jobs[0].finished == {0, 1}
     assert job.committed()[1] == job.line(1, rank=3)
     assert job.recorded() == {"dataset_lift.hdf5": [0, 1]}
     assert any("adopted demo_1" in note for note in recovery.notes)
@@ -387,7 +387,7 @@ def test_episodes_of_a_dataset_are_adopted_when_the_commit_file_is_lost(tmp_path
     lines = job.finish(0, 1)
     job.consolidate()
     (job.directory / "episode_results_rank0.jsonl").unlink()
-    assert recover(tmp_path).jobs[0].finished == ((0, 2),)
+    assert recover(tmp_path).jobs[0].finished == {0, 1}
     assert list(job.committed().values()) == lines
 
 
@@ -412,7 +412,7 @@ def test_a_recording_that_does_not_belong_to_the_plan_is_set_aside(tmp_path, job
     if attributes is None:
         change_one_value(part, index)
     recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == ()
+    assert recovery.jobs[0].finished == set()
     assert job.committed() == {}
     assert job.set_aside() == {part.name}
     assert any(reason in note for note in recovery.notes)
@@ -440,22 +440,23 @@ def test_errors_run_again_where_that_is_asked_for(tmp_path, job, is_consolidated
     job.finish(1, outcome=Outcome.ERROR, error="it fell")
     if is_consolidated:
         job.consolidate()
-    assert recover(tmp_path).jobs[0].finished == ((0, 3),)
+    assert recover(tmp_path).jobs[0].finished == {0, 1, 2}
     recovery = recover(tmp_path, retry_errors=True)
-    assert recovery.jobs[0].finished == ((0, 1), (2, 3))
+    assert recovery.jobs[0].finished == {0, 2}
     assert job.recorded() == {"dataset_lift.hdf5": [0, 2]}
     assert job.committed()[1].outcome == "error"
     hdf5.verify_episodes(job.directory / "set_aside" / "e000001.h5", [1])
     # The retry that was asked for is still due if the program dies before it, once the attempt has begun.
     begin_attempt(tmp_path, 2, recovery, retry_errors=True)
-    assert recover(tmp_path, attempt=3) == dataclasses.replace(recovery, notes=())
+    again = recover(tmp_path, attempt=3)
+    assert (state_of(again), again.notes) == (state_of(recovery), ())
 
 
 def test_a_result_that_took_the_place_of_an_error_is_adopted_and_does_not_run_again(tmp_path, job):
     job.finish(1, outcome=Outcome.ERROR, error="it fell")
     recover(tmp_path, retry_errors=True)
     job.write_part(job.line(1, length=7, attempt=2))
-    assert recover(tmp_path, retry_errors=True, attempt=3).jobs[0].finished == ((1, 2),)
+    assert recover(tmp_path, retry_errors=True, attempt=3).jobs[0].finished == {1}
     assert job.committed()[1] == job.line(1, length=7, attempt=2)
     assert job.recorded() == {"dataset_lift.hdf5": [1]}
 
@@ -464,7 +465,7 @@ def test_another_recording_of_the_same_attempt_takes_no_errors_place(tmp_path, j
     job.finish(1, outcome=Outcome.ERROR, error="it fell")
     job.consolidate()
     job.write_part(job.line(1, length=7))
-    assert recover(tmp_path).jobs[0].finished == ((1, 2),)
+    assert recover(tmp_path).jobs[0].finished == {1}
     assert job.committed()[1].outcome == "error"
     assert job.recorded() == {"dataset_lift.hdf5": [1]}
     assert job.set_aside() == {"e000001.h5"}
@@ -480,7 +481,7 @@ def test_of_two_results_beside_an_error_the_earlier_attempts_is_adopted_whatever
     job.write_part(in_dataset)
     job.consolidate()
     job.write_part(in_part)
-    assert recover(tmp_path, attempt=4).jobs[0].finished == ((1, 2),)
+    assert recover(tmp_path, attempt=4).jobs[0].finished == {1}
     assert job.committed()[1] == earlier
     assert job.recorded() == {"dataset_lift.hdf5": [1]}
     assert read_attributes(job.dataset, 1)["checksum"] == earlier.checksum
@@ -490,10 +491,10 @@ def test_of_two_results_beside_an_error_the_earlier_attempts_is_adopted_whatever
 def test_errors_that_were_not_committed_or_have_no_recordings_run_again_too(tmp_path, job):
     job.commit(*(job.line(index, checksum=None) for index in (0, 1)))
     job.commit(job.line(2, outcome=Outcome.ERROR, checksum=None))
-    assert recover(tmp_path).jobs[0].finished == ((0, 3),)
-    assert recover(tmp_path, retry_errors=True).jobs[0].finished == ((0, 2),)
+    assert recover(tmp_path).jobs[0].finished == {0, 1, 2}
+    assert recover(tmp_path, retry_errors=True).jobs[0].finished == {0, 1}
     job.write_part(job.line(3, outcome=Outcome.ERROR))
-    assert recover(tmp_path, retry_errors=True).jobs[0].finished == ((0, 2),)
+    assert recover(tmp_path, retry_errors=True).jobs[0].finished == {0, 1}
     assert job.set_aside() == {"e000003.h5"}
 
 
@@ -506,7 +507,7 @@ def test_a_job_limited_by_steps_that_did_not_end_starts_anew(tmp_path, job):
     job.write_part(job.line(2))
     job.report(ReportedStatus.INTERRUPTED)
     recovery = recover(tmp_path, planned(num_episodes=None, num_steps=100), attempt=2)
-    assert (len(recovery.left()), recovery.jobs[0].finished) == (1, ())
+    assert (len(recovery.left()), recovery.jobs[0].finished) == (1, set())
     assert {path.name for path in job.directory.iterdir()} == {"set_aside"}
     assert job.set_aside() == {
         "attempt_1/dataset_lift.hdf5",
@@ -530,7 +531,7 @@ def test_a_job_limited_by_steps_that_is_not_whole_starts_anew(tmp_path, job, why
         change_one_value(job.dataset, 0)
     num_steps = None if why == "its policy limits it" else 100
     recovery = recover(tmp_path, planned(num_episodes=None, num_steps=num_steps))
-    assert (len(recovery.left()), recovery.jobs[0].finished) == (1, ())
+    assert (len(recovery.left()), recovery.jobs[0].finished) == (1, set())
     assert job.committed() == {}
 
 
@@ -562,6 +563,11 @@ class CountingFile(h5py.File):
         super().__init__(*args, **kwargs)
 
 
+def test_the_last_attempt_is_read_from_the_files_of_the_job(tmp_path, job):
+    job.commit(job.line(0, attempt=3, checksum=None, dataset_file=None))
+    assert recover(tmp_path).jobs[0].last_attempt == 3
+
+
 @pytest.mark.parametrize("left", ["no lines", "lines", "whole parts beside the dataset"])
 def test_repairing_more_episodes_opens_no_more_of_them_with_the_library(tmp_path, monkeypatch, left):
     """It takes a millisecond to open a file in that way and to read all of its attributes."""
@@ -582,7 +588,7 @@ def test_repairing_more_episodes_opens_no_more_of_them_with_the_library(tmp_path
             patches.setattr(h5py, "File", CountingFile)
             CountingFile.opened = 0
             (recovered,) = recover(tmp_path / str(number), planned(num_episodes=20)).jobs
-        assert recovered.finished == ((0, number),)
+        assert recovered.finished == {*range(number)}
         opened.append(CountingFile.opened)
     # Parts that are in the dataset already are opened once, to compare.
     assert opened[1] - opened[0] == (9 if left == "whole parts beside the dataset" else 0)
@@ -594,6 +600,6 @@ def test_ten_times_the_episodes_are_looked_at_in_about_ten_times_the_time(tmp_pa
     def look(num_episodes: int) -> None:
         job.commit().write_text("".join(f"{text % index}\n" for index in range(num_episodes)))
         (recovered,) = recover(tmp_path, planned(num_episodes=num_episodes)).jobs
-        assert recovered.finished == ((0, num_episodes),)
+        assert recovered.finished == {*range(num_episodes)}
 
     assert_grows_linearly(look, size=300)
