@@ -73,19 +73,24 @@ def resume(argv: Sequence[str]) -> int:
         message = f"holds no run: neither {layout.RUN_PLAN_FILE} nor {SETTINGS} nor {_TRAINING_OF_OTHERS}"
         raise ConfigError(message, file=str(directory))
     plan = ledger.read_run_plan(directory)
-    program, *typed = plan.command_line or ("",)
+    program = (plan.command_line or ("",))[0]
     if program not in _RUNNERS:
         way_out = "which has to go on with it: evaluate(..., output_dir=..., resume=True) in Python"
         message = f"was started by {program or 'a program of its own'}, {way_out}"
         raise ConfigError(message, file=str(directory), key="command_line")
     # Relative paths of the command line count from the directory in which it was typed.
     _refuse_elsewhere(plan.working_directory, directory)
+    return MAINS.get(_RUNNERS[program])(resuming_words(plan, directory, more))
+
+
+def resuming_words(plan: ledger.RunPlan, directory: Path, more: Sequence[str]) -> list[str]:
+    """Return the words that go on with a run: those that it was started with, its ranks, its directory, and `more`."""
     places = ("output_dir", "experiment_output_directory", "resume")
-    kept = without_options(with_empty_resume(typed, is_run=is_run), places)
+    typed = with_empty_resume((plan.command_line or ("",))[1:], is_run=is_run)
     # A cluster starts its ranks itself.
     on_cluster = any(word.partition("=")[0] == "--cluster" for word in (*typed, *more))
     ranks = [] if on_cluster else _ranks(plan.devices, more)
-    return MAINS.get(_RUNNERS[program])([*ranks, *kept, "--resume", str(directory.absolute()), *more])
+    return [*ranks, *without_options(typed, places), "--resume", str(directory.absolute()), *more]
 
 
 def _refuse_elsewhere(typed_in: str | None, directory: Path) -> None:

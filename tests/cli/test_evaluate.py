@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.evaluation import eval_runner
+from isaaclab_arena.cli.runs import resuming_words
 from isaaclab_arena.storage.ledger import read_run_plan, write_run_plan
 from tests.end_to_end.launching import ROOT, write_jobs
 from tests.environments.libero.checkouts import NUM_STATES, SUITES, in_checkout, make_checkout
@@ -85,14 +85,11 @@ def test_ranks_of_several_machines_are_not_guessed(shy_run, capsys):
 
 
 @pytest.mark.parametrize(("begun_on", "more"), [(("--cluster", "ray"), []), ((), ["--cluster", "ray"])])
-def test_the_ranks_of_a_cluster_are_left_to_it(shy_run, monkeypatch, begun_on, more):
-    plan, typed = read_run_plan(shy_run), []
-    (shy_run / "run.json").unlink()
-    command_line = (*plan.command_line, *begun_on)
-    write_run_plan(shy_run, replace(plan, devices=("cpu", "cpu"), world_size=2, command_line=command_line))
-    monkeypatch.setattr(eval_runner, "main", typed.append)
-    main(["resume", "out", *more])
-    assert typed == [["--eval_jobs_config", "jobs.json", *begun_on, "--resume", str(shy_run), *more]]
+def test_the_ranks_of_a_cluster_are_left_to_it(shy_run, begun_on, more):
+    plan = read_run_plan(shy_run)
+    several = replace(plan, devices=("cpu", "cpu"), world_size=2, command_line=(*plan.command_line, *begun_on))
+    words = resuming_words(several, shy_run, more)
+    assert words == ["--eval_jobs_config", "jobs.json", *begun_on, "--resume", str(shy_run), *more]
 
 
 def test_elsewhere_its_paths_would_be_others(shy_run, tmp_path_factory, monkeypatch, capsys):

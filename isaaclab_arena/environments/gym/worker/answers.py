@@ -201,8 +201,6 @@ _ENGINES = frozenset({"mujoco", "mujoco_py", "pymunk", "pybullet", "Box2D", "sap
 # Wrappers of an engine, which environments import in its place.
 _AROUND_ENGINES = {"dm_control": "mujoco"}
 
-_GIT_TIMEOUT_S = 5.0
-
 
 def versions_of(environment: gymnasium.Env, *, alone: bool = False) -> dict[str, str]:
     """Return versions by package, and ``revision`` and ``engine`` if known; packages not installed are left out."""
@@ -256,7 +254,7 @@ def revision(package: str) -> str | None:
     return commit_at(checkouts[0]) if checkouts else None
 
 
-def commit_at(checkout: pathlib.Path) -> str | None:
+def commit_at(checkout: pathlib.Path, *, timeout_s: float = 5.0) -> str | None:
     """Return the commit of a checkout, worktree or submodule, without later changes; None if Git does not know it."""
     # Its own repository is named, because Git would else take one around it, or that of GIT_DIR, and refuse that of
     # another user. To name its commit runs nothing of it, but its settings may include a file that never ends.
@@ -268,7 +266,7 @@ def commit_at(checkout: pathlib.Path) -> str | None:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            timeout=_GIT_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
         return answer.stdout.strip() or None

@@ -31,8 +31,6 @@ _TICK_S = 1.0
 _MAX_PIECES_WAITING = 64
 _READS_AT_ONCE = 64
 _MESSAGES_AT_ONCE = 4
-_PATIENCE_S = 30.0
-"""The longest silence of a client in the middle of a message or of the introduction [s]."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,9 +72,13 @@ class _Connection:
 class Listener:
     """Accepts connections, returns their messages one after the other, and sends the answers."""
 
-    def __init__(self, address: tuple[str, int], *, max_message_bytes: int, max_clients: int) -> None:
+    def __init__(
+        self, address: tuple[str, int], *, max_message_bytes: int, max_clients: int, patience_s: float = 30.0
+    ) -> None:
         # Of a message, in all its frames; of all incomplete and unanswered messages together; and connections at a
-        # time, of which more are closed at once.
+        # time, of which more are closed at once. A client that is silent for longer than `patience_s` [s], in the
+        # middle of a message or of the introduction, is dropped.
+        self._patience_s = patience_s
         self._max_message_bytes, self._max_bytes = max_message_bytes, _MESSAGES_AT_ONCE * max_message_bytes
         self._max_clients = max_clients
         family = sockets.AF_INET6 if ":" in address[0] else sockets.AF_INET
@@ -163,7 +165,7 @@ class Listener:
         now = time.monotonic()
         for connection in list(self.connections.values()):
             is_due = not connection.is_introduced or (connection.is_inside_message and not connection.has_paused)
-            if is_due and now - connection.heard_at > _PATIENCE_S:
+            if is_due and now - connection.heard_at > self._patience_s:
                 _LOG.debug("a client was silent in the middle of a message")
                 self._drop(connection)
 

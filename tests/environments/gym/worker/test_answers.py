@@ -309,13 +309,12 @@ def test_a_commit_is_that_of_the_checkout_itself(tmp_path, monkeypatch):
     assert commit_at(tmp_path / "around") == around
 
 
-def test_a_checkout_whose_settings_never_end_has_no_known_commit(tmp_path, monkeypatch):
+def test_a_checkout_whose_settings_never_end_has_no_known_commit(tmp_path):
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "commit", "--quiet", "--allow-empty", "--message=first")
     os.mkfifo(tmp_path / "endless")
     git(tmp_path, "config", "include.path", str(tmp_path / "endless"))
-    monkeypatch.setattr("isaaclab_arena.environments.gym.worker.answers._GIT_TIMEOUT_S", 0.2)
-    assert commit_at(tmp_path) is None
+    assert commit_at(tmp_path, timeout_s=0.2) is None
 
 
 def install(directory: Path, name: str, **files: str) -> None:
