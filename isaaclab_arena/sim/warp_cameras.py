@@ -73,13 +73,18 @@ def render_context(
 class _Pixels:
     """The pictures of a render context's worlds, read from its arrays of pixels."""
 
-    def __init__(self, context: mujoco_warp.RenderContext, cameras: Sequence[Camera], model: mujoco.MjModel) -> None:
+    def __init__(
+        self,
+        context: mujoco_warp.RenderContext,
+        cameras: Sequence[Camera],
+        model: mujoco.MjModel,
+        device: torch.device | str,
+    ) -> None:
         self._cameras = tuple(cameras)
         # The first pixel of each camera, read once: a read for every picture would wait for the GPU.
         addresses = (context.rgb_adr, context.depth_adr, context.seg_adr)
         self._starts = np.stack([address.numpy() for address in addresses], axis=1).tolist()
         self._context = context
-        device = warp.device_to_torch(context.rgb_data.device)
         self._geom_body = torch.tensor(model.geom_bodyid, dtype=torch.int32, device=device)
 
     def of(self, worlds: torch.Tensor | slice) -> dict[str, torch.Tensor]:
@@ -113,7 +118,7 @@ class RayTracer:
             self._model = mujoco_warp.put_model(model)
             self._data = mujoco_warp.make_data(model, nworld=1)
             self._context = render_context(model, cameras, num_worlds=1, shadows=shadows)
-            self._pixels = _Pixels(self._context, cameras, model)
+            self._pixels = _Pixels(self._context, cameras, model, "cpu")
             # CPU arrays are shared with NumPy: the tracer reads values that are written here.
             self._poses = {name: getattr(self._data, name).numpy()[0] for name in VISIBLE_POSES}
             self._fields = {name: getattr(self._model, name).numpy() for name in VISIBLE_FIELDS}
@@ -201,7 +206,7 @@ class BatchCameras:
             if num_worlds < backend.num_envs:
                 self._copies = mujoco_warp.make_data(backend.model, nworld=num_worlds, nconmax=1, njmax=1)
             self._context = render_context(backend.model, cameras, num_worlds=num_worlds, shadows=shadows)
-            self._pixels = _Pixels(self._context, cameras, backend.model)
+            self._pixels = _Pixels(self._context, cameras, backend.model, backend.device)
         self._copied_fields: dict[str, warp.array] = {}
         # The first render compiles the kernels.
         with one_compiler_at_a_time():

@@ -8,12 +8,10 @@ import difflib
 import functools
 import importlib
 import importlib.util
-import io
 import json
 import math
 import os
 import pathlib
-import pickle
 import pickletools
 import sys
 import tempfile
@@ -321,24 +319,17 @@ class RobosuiteCameras:
         return draw_if_wanted
 
 
-# Read LIBERO's initial states from the files that torch wrote, without torch and without the calls of a pickle.
+# Read LIBERO's initial states from the files that torch wrote, without torch and without unpickling them.
 
 MAX_BYTES = 1 << 28  # larger files are refused; LIBERO's own have 45 kB
 
 _PICKLED = "data.pkl"
-_INSTRUCTIONS = frozenset(
-    {
-        *("PROTO", "FRAME", "STOP", "MARK", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "BINPUT", "MEMOIZE", "BINGET"),
-        *("NONE", "NEWTRUE", "NEWFALSE", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "BININT", "BININT1"),
-        *("BININT2", "LONG1", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES"),
-    }
+_VALUES = frozenset(
+    {"BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES", "GLOBAL"}
 )
-"""The instructions that a pickle of an array of numbers needs. Others can ask for any memory in a few bytes."""
-
-_MOST_INSTRUCTIONS = 200  # an array needs 64; many more can ask for any memory too, as each call copies its arguments
-
-_RECONSTRUCT = frozenset({"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"})
-_NAMES = _RECONSTRUCT | {"numpy ndarray", "numpy dtype", "_codecs encode"}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
+_MOST_INSTRUCTIONS = 200  # an array needs 64
 
 
 class InitStatesError(ValueError):
@@ -358,9 +349,11 @@ def read_init_states(path: str) -> np.ndarray:
         with pathlib.Path(path).open("rb") as stream:
             data = stream.read(MAX_BYTES)
 
+    # A pickle is a list of instructions: only those that describe an array of numbers are followed, and none is
+    # executed.
     try:
         found = _array(data)
-    except (LookupError, ValueError, TypeError, AttributeError, EOFError, OverflowError, pickle.PickleError) as error:
+    except (ValueError, KeyError, IndexError, TypeError) as error:
         what = str(error) if isinstance(error, (ValueError, TypeError)) else "it is no pickle, or a torn one"
         message = f"'{path}' holds no array of initial states: {what}; fetch the file again"
         raise InitStatesError(message) from error
@@ -370,39 +363,65 @@ def read_init_states(path: str) -> np.ndarray:
     return states
 
 
-class _Call:
-    """A function call that a pickle requests, which is never made."""
+class _Call(typing.NamedTuple):
+    """A function call that a pickle requests, which is never made: the function's name, and its arguments."""
 
-    def __init__(self, name: str, arguments: tuple) -> None:
-        self.name, self.arguments = name, arguments
-        self.state: typing.Any = ()  # of the object that it would make
-
-    def __setstate__(self, state: typing.Any) -> None:
-        self.state = state
+    name: str
+    arguments: tuple
 
 
-class _Described(pickle.Unpickler):
-    """Imports and calls nothing: a `_Call` takes the place of each call."""
+_GATHERED: dict[str, tuple[int, typing.Callable[[list], typing.Any]]] = {
+    "TUPLE1": (1, tuple),
+    "TUPLE2": (2, tuple),
+    "TUPLE3": (3, tuple),
+    "STACK_GLOBAL": (2, " ".join),
+    "REDUCE": (2, lambda parts: _Call(*parts)),
+}
+"""Instructions that replace the last parts of the stack by one: the number of parts, and the maker of the one."""
 
-    def find_class(self, module: str, name: str) -> typing.Any:
-        whole = f"{module} {name}"
-        if whole not in _NAMES:
-            raise ValueError(f"it calls for {whole[:100]}")
-        return lambda *arguments: _Call(whole, arguments)
+
+def _described(data: bytes) -> tuple[typing.Any, dict[int, typing.Any]]:
+    """Return the result of a pickle's instructions, and the states given to calls by their `id`, without any call."""
+    stack: list[typing.Any] = []
+    marks: list[int] = []
+    memo: dict[typing.Any, typing.Any] = {}
+    states: dict[int, typing.Any] = {}
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+        if number >= _MOST_INSTRUCTIONS:
+            raise ValueError(f"it has more than {_MOST_INSTRUCTIONS} instructions, which no array of numbers needs")
+        name = opcode.name
+        if name in _VALUES:
+            stack.append(argument)
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name in _GATHERED:
+            count, make = _GATHERED[name]
+            start = len(stack) - count
+            stack[start:] = [make(stack[start:])]
+        elif name == "MARK":
+            marks.append(len(stack))
+        elif name == "TUPLE":
+            start = marks.pop()
+            stack[start:] = [tuple(stack[start:])]
+        elif name in {"BINPUT", "LONG_BINPUT", "MEMOIZE"}:
+            memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
+        elif name in {"BINGET", "LONG_BINGET"}:
+            stack.append(memo[argument])
+        elif name == "BUILD":
+            state = stack.pop()
+            states[id(stack[-1])] = state
+        elif name not in _IGNORED:
+            raise ValueError(f"it has a {name}, which no array of numbers needs")
+    return stack.pop(), states
 
 
 def _array(data: bytes) -> np.ndarray:
-    """Return the array that a pickle describes."""
-    for number, (opcode, _, _) in enumerate(pickletools.genops(data)):
-        if opcode.name not in _INSTRUCTIONS:
-            raise ValueError(f"it has a {opcode.name}, which no array of numbers needs")
-        if number >= _MOST_INSTRUCTIONS:
-            raise ValueError(f"it has more than {_MOST_INSTRUCTIONS} instructions, which no array of numbers needs")
-    call = _Described(io.BytesIO(data)).load()
+    """Return the array that a pickle's instructions describe."""
+    call, states = _described(data)
     name = _called(call)
-    if name not in _RECONSTRUCT:
+    if name not in {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}:
         raise ValueError(f"it calls for {name}")
-    _, shape, number_type, in_fortran_order, values = call.state
+    _, shape, number_type, in_fortran_order, values = states[id(call)]
 
     # The type of its numbers, with their byte order.
     if _called(number_type) != "numpy dtype":
@@ -413,7 +432,7 @@ def _array(data: bytes) -> np.ndarray:
     dtype = np.dtype(spelling)
     if dtype.kind not in "fiu":
         raise ValueError(f"it holds {dtype}, and no numbers")
-    if number_type.state[1] == ">":
+    if states[id(number_type)][1] == ">":
         dtype = dtype.newbyteorder(">")
 
     # Pickle protocol 2 has no bytes, and writes them as text.

@@ -187,7 +187,7 @@ NESTED = b")" + b"".join(b"q%ch%c\x86" % (level, level) for level in range(40)) 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"Nr\xff\xff\xff\x7f.", "LONG_BINPUT"),
+        (b"Nr\xff\xff\xff\x7f.", "calls for a NoneType"),
         # Calls of one function with the same many arguments.
         (DTYPE + b"q\0(" + b"N" * 100 + b"tq\1" + b"h\0h\1R" * 100 + b".", "more than 200 instructions"),
         # A type of numbers whose text would have 2 to the power of 40 brackets.
