@@ -6,7 +6,7 @@ import re
 import warnings
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -687,15 +687,58 @@ def refuse_other_trainers(checkpoint: Mapping[str, Any], path: Path) -> None:
 
 def critic_state(checkpoint: Mapping[str, Any], path: Path) -> State | None:
     """Return the critic's tensors under rsl_rl 5's names, None without a critic; ConfigError for a wrong tensor."""
-    state = checkpoint.get(_CRITIC_KEY)
-    if not _is_state(state):
-        together = checkpoint.get("model_state_dict")
-        together = together if _is_state(together) else {}
-        state = {new: tensor for name, tensor in together.items() if (new := _new_name("critic", name)) is not None}
+    if _is_state(checkpoint.get(_CRITIC_KEY)):
+        state = dict(checkpoint[_CRITIC_KEY])
+    else:
+        state = {new: tensor for role, new, tensor in _of_old_versions(checkpoint) if role == "critic"}
     if not state:
         return None
     normalizer = next((checkpoint[key] for key in _CRITIC_NORMALIZERS if key in checkpoint), None)
     return _whole_state(state, normalizer, path)
+
+
+def moments_by_name(checkpoint: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the optimiser's state by (role, weight name) of rsl_rl 5, empty if it cannot be assigned."""
+    # An optimiser knows weights only by their place, which differs between versions of rsl_rl.
+    optimizer = checkpoint.get("optimizer_state_dict")
+    if not isinstance(optimizer, Mapping):
+        return {}
+    kept, groups = optimizer.get("state"), optimizer.get("param_groups")
+    if not isinstance(kept, Mapping) or not isinstance(groups, list):
+        return {}
+    # The places of all groups' weights in the optimiser.
+    places: list[int] = []
+    for group in groups:
+        found = group.get("params") if isinstance(group, Mapping) else None
+        places += [place for place in found if isinstance(place, int)] if isinstance(found, list) else []
+    if _is_state(checkpoint.get("actor_state_dict")):
+        networks = [("actor", checkpoint["actor_state_dict"]), ("critic", checkpoint.get(_CRITIC_KEY))]
+        named = [(role, _STD.get(name, name)) for role, state in networks if _is_state(state) for name in state]
+    else:
+        named = [(role, name) for role, name, _ in _of_old_versions(checkpoint)]
+    # The order of the networks' parameters is that of the optimiser.
+    weights = [(role, name) for role, name in named if not name.startswith(_NORMALIZER)]
+    # The state of a weight is numbers, and tensors that can be copied.
+    states = [state for place in places if isinstance(state := kept.get(place), Mapping)]
+    are_sound = all(
+        isinstance(each, int | float) or (isinstance(each, torch.Tensor) and _wrong_with_tensor(each) is None)
+        for state in states
+        for each in state.values()
+    )
+    if not len(places) == len(states) == len(weights) or not are_sound:
+        return {}
+    return {weight: dict(state) for weight, state in zip(weights, states, strict=True)}
+
+
+def _of_old_versions(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Yield role, new name and tensor of actor and critic, which versions 2 and 3 keep in one state."""
+    state = checkpoint.get("model_state_dict")
+    for name, tensor in state.items() if _is_state(state) else ():
+        for role in ("actor", "critic"):
+            if (new := _new_name(role, name)) is not None:
+                yield role, new, tensor
+        if name in _STD:
+            yield "actor", _STD[name], tensor
 
 
 def _new_name(role: str, name: str) -> str | None:
@@ -709,12 +752,12 @@ def _whole_state(state: Mapping[str, torch.Tensor], normalizer: Any, path: Path)
     if _is_state(normalizer):
         whole |= {f"{_NORMALIZER}{name}": value for name, value in normalizer.items()}
     for name, tensor in whole.items():
-        if (wrong := wrong_with_tensor(tensor)) is not None:
+        if (wrong := _wrong_with_tensor(tensor)) is not None:
             raise ConfigError(f"has a tensor {name!r} that {wrong}; no training writes that", file=str(path))
     return whole
 
 
-def wrong_with_tensor(tensor: torch.Tensor) -> str | None:
+def _wrong_with_tensor(tensor: torch.Tensor) -> str | None:
     """Return the reason why a tensor cannot be copied, None if it can: no values, or more than the file holds."""
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
         return "is sparse, quantised or without numbers"

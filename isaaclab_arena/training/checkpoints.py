@@ -1,7 +1,6 @@
 """The checkpoints of a training run: written, read, exported, the best kept, and the one that it begins with."""
 
 import contextlib
-import copy
 import io
 import json
 import logging
@@ -18,8 +17,7 @@ from torch import nn
 from isaaclab_arena import models
 from isaaclab_arena.checkpoints import BEST_FILE, SCORE_FILE, model_path, numbered_checkpoints
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.errors import ConfigError, StorageError, first_line
-from isaaclab_arena.nested import value_at
+from isaaclab_arena.errors import ConfigError, Problem, StorageError, first_line
 from isaaclab_arena.paths import not_a_plain_file
 from isaaclab_arena.storage import atomic, contents
 from isaaclab_arena.training.training_loop import EvaluatedJob
@@ -237,12 +235,15 @@ def best_score(directory: Path) -> Score | None:
 # Begin a training with the weights of a checkpoint of this trainer, mjlab or Isaac Lab.
 
 _STD, _LOG_STD = "distribution.std_param", "distribution.log_std_param"
+_NORMALIZER, _TOLD_OF_DISTRIBUTION = "obs_normalizer.", "distribution."
 _TAKEN = frozenset(
     {
         *("actor_state_dict", "critic_state_dict", "model_state_dict", "student_state_dict", "optimizer_state_dict"),
         *("obs_norm_state_dict", "critic_obs_norm_state_dict", "privileged_obs_norm_state_dict", "iter", "infos"),
     }
 )
+
+State = Mapping[str, torch.Tensor]
 
 
 def networks_of(algorithm: Any) -> dict[str, nn.Module]:
@@ -255,39 +256,30 @@ def begin_with(algorithm: Any, path: Path) -> str:
     """Load a checkpoint's weights and optimiser state, and return them in words; ConfigError if it does not fit."""
     # ConfigError also for a file that is no checkpoint of rsl_rl (>= 2).
     checkpoint = models.read_checkpoint(path)
-    # The actor must fit. A critic that does not fit begins anew. So does the optimiser, unless both are Adam, of the
-    # same networks. The learning rate stays the configured one.
+    # The actor must fit. A critic that does not fit begins anew. So does the optimiser, unless both are Adam and both
+    # networks fit. The learning rate stays the configured one.
     networks = networks_of(algorithm)
     taken, anew = ["the actor"], []
     learned = dict(algorithm.save())
-    actor, misfit = _fitted(models.actor_state(checkpoint, path), networks["actor"])
-    if misfit is not None:
-        message = (
-            f"its actor does not fit: {misfit}; the task's observations and actions, and agent.actor with its "
-            "hidden_dims and obs_normalization, have to be those of its training"
-        )
-        raise ConfigError(message, file=str(path))
+    problems, actor = _fitted(models.actor_state(checkpoint, path), networks["actor"], "actor")
+    if problems:
+        raise ConfigError([Problem(f"its actor {problem}", file=str(path)) for problem in problems])
     learned["actor_state_dict"] = actor
     # The loaded policy is the reference, because training begins with it.
     learned.pop("reference_state_dict", None)
 
     if "critic" in networks:
-        critic, misfit = models.critic_state(checkpoint, path), "the file holds none"
-        if critic is not None:
-            critic, misfit = _fitted(critic, networks["critic"])
-        if misfit is None:
+        critic = models.critic_state(checkpoint, path)
+        problems, fitted = ([], None) if critic is None else _fitted(critic, networks["critic"], "critic")
+        if fitted is not None and not problems:
             taken.append("the critic")
-            learned["critic_state_dict"] = critic
+            learned["critic_state_dict"] = fitted
         else:
-            anew.append(f"the critic begins anew: {misfit}")
+            reason = f"its critic {' and '.join(problems)}" if problems else "the file holds none"
+            anew.append(f"the critic begins anew: {reason}")
 
-    # An optimiser knows weights by their place alone, which is the same in networks whose tensors have the same names.
-    states = {network: checkpoint.get(f"{role}_state_dict") for role, network in networks.items()}
-    are_same = all(
-        isinstance(state, Mapping) and list(state) == list(network.state_dict()) for network, state in states.items()
-    )
-    moments = _moments(algorithm.optimizer, value_at(checkpoint, ("optimizer_state_dict", "state"), otherwise={}))
-    if anew or not are_same or moments is None:
+    moments = None if anew else _moments(algorithm.optimizer, networks, models.moments_by_name(checkpoint))
+    if moments is None:
         anew.append("the optimiser begins anew")
     else:
         taken.append("the optimiser")
@@ -299,38 +291,89 @@ def begin_with(algorithm: Any, path: Path) -> str:
     return f"training begins with {' and '.join(taken)} of {path}{trained}{'; ' if anew else ''}{', '.join(anew)}"
 
 
-def _fitted(state: dict[str, torch.Tensor], network: nn.Module) -> tuple[dict[str, torch.Tensor], str | None]:
-    """Return a state in the network's format, and torch's reasons if it does not fit, else None."""
-    # rsl_rl keeps the standard deviation itself or its logarithm.
+def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dict[str, torch.Tensor]]:
+    """Return the misfits of a state with a network, and the state in the network's format."""
     wanted = network.state_dict()
-    if _STD in state and _LOG_STD in wanted:
-        state[_LOG_STD] = state.pop(_STD).log()
-    elif _LOG_STD in state and _STD in wanted:
-        state[_STD] = state.pop(_LOG_STD).exp()
-    if not all(tensor.isfinite().all() for tensor in state.values()):
-        return state, "it holds NaN or infinity"
-    try:
-        copy.deepcopy(network).load_state_dict(state)
-    except RuntimeError as error:
-        return state, "; ".join(line.strip().rstrip(".") for line in str(error).splitlines()[1:])
-    return state, None
+    # rsl_rl keeps the standard deviation itself or its logarithm.
+    fitted = dict(state)
+    if _STD in fitted and _LOG_STD in wanted:
+        fitted[_LOG_STD] = fitted.pop(_STD).log()
+    elif _LOG_STD in fitted and _STD in wanted:
+        fitted[_STD] = fitted.pop(_LOG_STD).exp()
+
+    misfits = []
+    has, wants = (any(name.startswith(_NORMALIZER) for name in each) for each in (fitted, wanted))
+    if has != wants:
+        way_out = f"use agent.{role}.obs_normalization={str(has).lower()}"
+        misfits.append(f"has {'a' if has else 'no'} normaliser of observations; {way_out}")
+
+    layers, needed_layers = _layers(fitted), _layers(wanted)
+    of_layers: list[str] = []
+    if layers and needed_layers:
+        hidden, needed_hidden = layers[1:-1], needed_layers[1:-1]
+        way_out = f"use agent.{role}.hidden_dims={hidden}"
+        compared = (
+            (layers[0] != needed_layers[0], f"sees {layers[0]} numbers, and {needed_layers[0]} are shown here"),
+            (hidden != needed_hidden, f"has hidden layers of {hidden}, and those here are {needed_hidden}; {way_out}"),
+            (layers[-1] != needed_layers[-1], f"gives {layers[-1]} numbers, and {needed_layers[-1]} are needed here"),
+        )
+        of_layers = [message for is_misfit, message in compared if is_misfit]
+    misfits += of_layers
+
+    # A layer's misfit has been reported, and its tensors would only repeat it.
+    left_out = (_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION) if of_layers else (_NORMALIZER,)
+    shapes, needed = (
+        {name: tuple(tensor.shape) for name, tensor in each.items() if not name.startswith(left_out)}
+        for each in (fitted, wanted)
+    )
+    for name in sorted({*shapes, *needed}):
+        if shapes.get(name) != needed.get(name):
+            there, due = (
+                (" x ".join(map(str, each[name])) or "1") if name in each else None for each in (shapes, needed)
+            )
+            found = f"has no '{name}'" if there is None else f"has '{name}' of {there}"
+            misfits.append(f"{found}, and {due or 'none'} is needed")
+    normalisers = [name for name in wanted if name in fitted and name not in needed]
+    if not of_layers and any(fitted[name].shape != wanted[name].shape for name in normalisers):
+        misfits.append("has a normaliser for another number of observations")
+    if not all(tensor.isfinite().all() for tensor in fitted.values() if tensor.is_floating_point()):
+        misfits.append("holds NaN or infinity")
+    return misfits, fitted
 
 
-def _moments(optimizer: torch.optim.Optimizer, kept: Any) -> dict[int, Mapping[str, Any]] | None:
+def _layers(state: State) -> list[int]:
+    """Return a perceptron's layer sizes, from input to output; empty for a network with other parts."""
+    if any(not name.startswith((_NORMALIZER, "mlp.", _TOLD_OF_DISTRIBUTION)) for name in state):
+        return []
+    weights = {name: tensor for name, tensor in state.items() if name.startswith("mlp.") and name.endswith(".weight")}
+    if not weights or any(tensor.ndim != 2 or not name.split(".")[1].isdecimal() for name, tensor in weights.items()):
+        return []
+    ordered = [weights[name] for name in sorted(weights, key=lambda name: int(name.split(".")[1]))]
+    return [ordered[0].shape[1], *(weight.shape[0] for weight in ordered)]
+
+
+def _moments(
+    optimizer: torch.optim.Optimizer,
+    networks: Mapping[str, nn.Module],
+    found: Mapping[tuple[str, str], Mapping[str, Any]],
+) -> dict[int, dict[str, torch.Tensor]] | None:
     """Return Adam's state of each parameter by its place in the optimiser, None if it does not fit."""
     if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
         return None
+    names = {
+        id(parameter): (role, name)
+        for role, network in networks.items()
+        for name, parameter in network.named_parameters()
+    }
     moments = {}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for place, parameter in enumerate(parameters):
-        shapes = {"step": (), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
-        tensors = value_at(kept, (place,), otherwise={})
-        if not isinstance(tensors, Mapping) or tensors.keys() != shapes.keys():
+        kept = found.get(names.get(id(parameter), ("", "")))
+        if kept is None or kept.keys() != {"step", "exp_avg", "exp_avg_sq"}:
             return None
-        for name, shape in shapes.items():
-            tensor = tensors[name]
-            is_whole = isinstance(tensor, torch.Tensor) and models.wrong_with_tensor(tensor) is None
-            if not is_whole or tensor.shape != shape or not tensor.isfinite().all():
+        for name, value in kept.items():
+            tensor = torch.as_tensor(value)
+            if tensor.shape != (() if name == "step" else parameter.shape) or not tensor.isfinite().all():
                 return None
-        moments[place] = tensors
+        moments[place] = {name: torch.as_tensor(value, dtype=torch.float32) for name, value in kept.items()}
     return moments
