@@ -29,6 +29,7 @@ from isaaclab_arena.config.schema import MAX_SEED
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, problems_into, refuse
 from isaaclab_arena.evaluation import learning_curve as curve
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, load_conditions
+from isaaclab_arena.evaluation.eval_runner import read_options
 from isaaclab_arena.logs import set_up_console_logging
 from isaaclab_arena.models import AGENT_FILE, find_agent_file
 from isaaclab_arena.nested import set_at, value_at
@@ -101,10 +102,8 @@ _NOT_THE_RUNNERS = {
     "--output_base_dir": "is the watch's own",
     "--robustness": _NO_ARMS,
     "--robustness_levels": _NO_ARMS,
-    "--nice": "is no option any more; type: nice -n 10 isaaclab-arena watch …",
-    "--retry_s": "is no option any more; leave it out: a failed evaluation is tried again after a minute",
 }
-"""The options of a run that a watch cannot pass on to the runner, and those that a watch once had."""
+"""The options of a run that a watch cannot pass on to the runner."""
 
 
 def jobs_of_checkpoint(
@@ -577,6 +576,9 @@ def main(argv: Sequence[str]) -> int:
     problems = [Problem(message, key=key) for key, is_wrong, message in mistakes if is_wrong]
     with problems_into(problems):
         jobs_of_checkpoint(options, document, Checkpoint(step=0, path=options.training))
+    with problems_into(problems):
+        runner_words = ("--eval_jobs_config", str(options.eval_jobs_config), *others)
+        read_options(runner_words, "isaaclab-arena watch")[0].check_cluster()
     named = document.pop("tracking", None) or []
     problems += loading.tracker_problems(options.tracking, key="--tracking")
     refuse([*wrong_numbers(options), *problems, *loading.tracker_problems(named, key="tracking")])

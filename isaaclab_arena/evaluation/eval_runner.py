@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
     import_s = process_age_s()
     with process.program() as ended:
         take_rank_of_scheduler()
-        options, overrides = _read(arguments, typed_as)
+        options, overrides = read_options(arguments, typed_as)
         options.check_cluster()
         return run.run_command_line(
             options,
@@ -92,13 +92,13 @@ def _on_cluster(options: ClusterOptions, request: planning.RunRequest) -> int:
 def asked_for(arguments: Sequence[str], *, may_import: bool) -> planning.RunRequest:
     """Return the request of a command line, without a run. `SystemExit` if an option is malformed."""
     # `may_import`: whether jobs may name code that is not registered; the command line may refuse that too.
-    options, overrides = _read(arguments, PROGRAM)
+    options, overrides = read_options(arguments)
     options = replace(options, no_import=options.no_import or not may_import)
     return jobs_request(options, overrides, arguments)
 
 
-def _read(arguments: Sequence[str], typed_as: str) -> tuple[EvalOptions, Sequence[str]]:
-    """Return the options, and the overrides of an experiment's keys."""
+def read_options(arguments: Sequence[str], typed_as: str = PROGRAM) -> tuple[EvalOptions, Sequence[str]]:
+    """Return the options, and the overrides of an experiment's keys; ConfigError for an option that does not exist."""
     options, rest = read_command_line(EvalOptions, arguments, program=typed_as)
     # Words such as ``runs.lift.num_rebuilds=2`` set keys of the experiment.
     overrides = [word for word in rest if is_override(word)]

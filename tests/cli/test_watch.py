@@ -112,11 +112,11 @@ def test_options_of_a_cluster_reach_the_run_of_every_checkpoint(training, capfd)
         (["training", "--eval_jobs_config", "arms.json"], "jobs[0].robustness: would let changed episodes"),
         (["training", "--eval_jobs_config", "all.json"], "defaults.robustness: would let changed episodes"),
         (["training", "--eval_jobs_config", "jobs.json", "--robustness", "all"], "--robustness: would let changed"),
-        (["training", "--eval_jobs_config", "jobs.json", "--nice=10"], "--nice: is no option any more; type: nice -n"),
-        (["training", "--eval_jobs_config", "jobs.json", "--retry-s", "5"], "--retry_s: is no option any more"),
+        (["training", "--eval_jobs_config", "jobs.json", "--devise", "cpu"], "--devise: unknown option; did you mean"),
+        (["training", "--eval_jobs_config", "jobs.json", "--num_ranks", "2"], "--num_ranks: says how to use a cluster"),
     ],
     ids=["no training", "no job file", "no jobs", "no step", "no bar", "no share", "resume", "arms",
-         "all arms", "asks for arms", "once nice", "once retried"],
+         "all arms", "asks for arms", "a misspelt option of the runner", "options of no cluster"],
 )  # fmt: skip
 def test_mistakes_are_told_before_anything_is_watched(training, capsys, words, message):
     arms = {"robustness": {"axes": ["delay"]}}
