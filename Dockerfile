@@ -2,7 +2,7 @@
 #
 #     docker build --tag isaaclab-arena .
 #     docker run --rm --gpus all --volume "$PWD/outputs:/home/arena/isaaclab-arena/outputs" isaaclab-arena \
-#         run --eval_jobs_config jobs/quickstart.json
+#         run jobs/quickstart.json
 #
 # Nobody has built this image yet: hadolint reads it, and tests compare its steps with those of README.md.
 FROM nvidia/cuda:12.8.1-base-ubuntu24.04

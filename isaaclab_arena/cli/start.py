@@ -57,7 +57,7 @@ def new(argv: Sequence[str]) -> int:
     print(plain_text(f"next: cd {directory}"))
     # The entry points of a task are known once its package is installed.
     install = ["python -m pip install --no-deps --editable ."] if kind == "task" else []
-    for line in ("python -m pytest", *install, "isaaclab-arena run --eval_jobs_config jobs.json"):
+    for line in ("python -m pytest", *install, "isaaclab-arena run jobs.json"):
         print(f"      {line}")
     return 0
 
@@ -143,4 +143,4 @@ def write_starter(directory: Path, starter: Path) -> Iterator[str]:
                 write_text(target, json.dumps(document, indent=2) + "\n", overwrite=True)
             yield from (f"left out of {_FIRST}: {name}: {reason}" for name, reason in left_out.items())
     others = ", ".join(sorted(path.name for path in directory.glob("*.*") if path.name != _FIRST and path.is_file()))
-    yield f"{directory} holds {_FIRST}, which runs now, and for isaaclab-arena run --eval_jobs_config: {others}"
+    yield f"{directory} holds {_FIRST}, which runs now, and for isaaclab-arena run: {others}"

@@ -1,7 +1,7 @@
 """Run a file of evaluation jobs, on one process or as one of many ranks.
 
-python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json
-python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --gpu_ids all
+isaaclab-arena run jobs.json
+isaaclab-arena run jobs.json --gpu_ids all
 python -m torch.distributed.run --nproc_per_node=4 -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json
 """
 
@@ -27,14 +27,15 @@ from isaaclab_arena.evaluation import planning, process, run, validation
 from isaaclab_arena.evaluation.options import DYNAMIC, ROUND_ROBIN, ClusterOptions, read_command_line, refuse_unknown
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
+_MEANS_JOBS = {"jobs", "job", "config", "file", "jobs_file", "job_file", "jobs_config", "config_file", "eval_config"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions(ClusterOptions):
-    """Run every job of a job file and merge one table."""
+    """Run every job of a job file and merge one table: JOBS [OPTIONS]."""
 
-    eval_jobs_config: str
-    """Job file or experiment, JSON or YAML; overrides of an experiment may follow: runs.NAME.num_rebuilds=2."""
+    eval_jobs_config: str = ""
+    """JOBS, a job file or experiment, JSON or YAML; overrides of an experiment may follow: runs.NAME.num_rebuilds=2."""
     robustness: str | None = None
     """Run jobs without their own robustness once unchanged, and once for each level of these axes: all, or
     light,delay."""
@@ -102,7 +103,17 @@ def read_options(arguments: Sequence[str], typed_as: str = PROGRAM) -> tuple[Eva
     options, rest = read_command_line(EvalOptions, arguments, program=typed_as)
     # Words such as ``runs.lift.num_rebuilds=2`` set keys of the experiment.
     overrides = [word for word in rest if is_override(word)]
-    refuse_unknown([word for word in rest if not is_override(word)], options)
+    others = [word for word in rest if not is_override(word)]
+    if not options.eval_jobs_config:
+        # The job file needs no option; an option of another name that must mean it is refused with the right line.
+        name, _, file = " ".join(others[:2]).replace("=", " ").partition(" ")
+        if not name.startswith("-") and others:
+            options = replace(options, eval_jobs_config=others.pop(0))
+        elif not others or name.strip("-").replace("-", "_") in _MEANS_JOBS:
+            line = f"{typed_as} {file or 'jobs.json'}"
+            what = f"unknown option; the job file needs none: {line}" if others else f"is missing; type: {line}"
+            raise ConfigError(what, key=name or "JOBS")
+    refuse_unknown(others, options)
     if options.cluster is not None and options.assignment == ROUND_ROBIN.name:
         # On a cluster, where ranks come and go, nothing can be settled before the start.
         options = replace(options, assignment=DYNAMIC.name)

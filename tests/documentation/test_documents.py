@@ -39,7 +39,7 @@ def workspace(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("step", steps_of(README), ids=name_of)
 def test_a_step_of_the_readme_works(workspace, step):
     """Whole where the run goes on to be resumed and replayed, otherwise few episodes, of few jobs of the quickstart."""
-    is_run = "eval_jobs_config" in step.text and "outputs/first" not in step.text and not step.file
+    is_run = re.search("eval_jobs_config|arena run ", step.text) and "outputs/first" not in step.text and not step.file
     few = " ".join([step.text.replace(QUICKSTART, "few_jobs.json"), *FEW_EPISODES])
     follow(Step(step.file, few) if is_run else step, workspace)
 

@@ -4,7 +4,7 @@ import pytest
 
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.eval_runner import EvalOptions
+from isaaclab_arena.evaluation.eval_runner import EvalOptions, read_options
 from isaaclab_arena.evaluation.options import ASSIGNMENTS, SPLIT, read_command_line, refuse_unknown
 from tests.end_to_end.launching import ROOT
 
@@ -36,12 +36,6 @@ def test_resume_takes_the_directory_that_follows_and_no_other_word(tmp_path, mon
     (tmp_path / "out" / "run.json").touch()
     options, found = read(*arguments)
     assert (options.resume, found) == (resumed, rest)
-
-
-def test_no_arguments_are_a_command_line_that_lacks_its_job_file(capsys):
-    with pytest.raises(SystemExit):
-        read_command_line(EvalOptions, [], program="test")
-    assert "eval_jobs_config" in capsys.readouterr().err
 
 
 def test_a_word_after_resume_that_names_no_run_is_refused_as_that():
@@ -117,3 +111,28 @@ def test_every_number_of_a_cluster_is_finite(option, text):
     with pytest.raises(ConfigError) as refused:
         read(f"--{option}={text}")[0].check()
     assert str(refused.value) == f"--{option}: {float(text)} is no finite number"
+
+
+def test_a_job_file_needs_no_option_and_may_stand_anywhere():
+    lines = ["jobs.yaml --limit 2", "--limit 2 jobs.yaml", "--gpu_ids 0 1 jobs.yaml", "--resume jobs.yaml"]
+    assert {read_options(line.split())[0].eval_jobs_config for line in lines} == {"jobs.yaml"}
+    options, overrides = read_options(["runs.lift.num_rebuilds=2", "experiment.yaml", "runs.lift.seed=3"])
+    assert options.eval_jobs_config == "experiment.yaml"
+    assert overrides == ["runs.lift.num_rebuilds=2", "runs.lift.seed=3"]
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "words"),
+    [
+        ("", "JOBS", "run jobs.json"),
+        ("--jobs mine.yaml", "--jobs", "run mine.yaml"),
+        ("--config=mine.yaml", "--config", "run mine.yaml"),
+        ("--devise cpu mine.yaml", "--devise", "--device"),
+        ("mine.yaml other.yaml", None, "other.yaml"),
+        ("--eval_jobs_config mine.yaml other.yaml", None, "other.yaml"),
+    ],
+)
+def test_a_line_without_a_job_file_or_with_two_is_refused_with_the_way_out(line, key, words):
+    with pytest.raises(ConfigError, match=words) as refused:
+        read_options(line.split(), "isaaclab-arena run")
+    assert refused.value.problems[0].key == key
