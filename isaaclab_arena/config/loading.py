@@ -513,6 +513,9 @@ def read_jobs(
         raise ConfigError("excludes --num_episodes; give one of them", key="--num_steps")
     document = expanded(document)
     is_experiment = isinstance(document, dict) and "runs" in document
+    if is_experiment or _has_tokens(document):
+        # A file in a form of Isaac Lab Arena's keeps its meaning there: one env slot for a job that names no number.
+        defaults = replace(defaults, num_envs=defaults.num_envs or 1)
     with problems_at(file=source):
         document, shared = as_jobs(document, JOB_KEYS, overrides)
 
@@ -547,6 +550,13 @@ def read_jobs(
         tracking=reading.tracking,
         problems=reported,
     )
+
+
+def _has_tokens(document: Any) -> bool:
+    """Whether a job spells its environment as command-line tokens, as Isaac Lab Arena's first job files do."""
+    jobs = document.get("jobs") if isinstance(document, dict) else None
+    blocks = [each for each in jobs if isinstance(each, dict)] if isinstance(jobs, list) else []
+    return any(isinstance(block.get("arena_env_args"), list) for block in blocks)
 
 
 def limited(jobs_file: JobsFile, limit: int | None) -> JobsFile:

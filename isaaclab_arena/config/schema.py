@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 from isaaclab_arena.config.options import StrictModel, error_message, problems_of, read_options, shown
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, problems_into, refuse
@@ -245,7 +245,7 @@ def _read_range(value: Any, *, key: str) -> tuple[Any, Any]:
 TIME_LIMITS = frozenset({"timeout_s", "episode_timeout_s"})
 """Keys of a job that only limit its time."""
 
-WITHOUT_RESULT = TIME_LIMITS | {"labels", "swept", "suite", "policy_server"}
+WITHOUT_RESULT = TIME_LIMITS | {"labels", "swept", "suite", "policy_server", "chooses_num_envs"}
 """Keys of a job that decide no result: the hash leaves them out, and a run goes on with others."""
 
 
@@ -307,6 +307,7 @@ class JobConfig:
     policy_type: str  # registered name or dotted path
     environment_args: Mapping[str, Any] = field(default_factory=dict)  # ``arena_env_args`` without the keys below
     num_envs: int = 1
+    chooses_num_envs: bool = False  # True if the program may choose ``num_envs``; once chosen, a resume keeps it
     enable_cameras: bool = False  # True to render the environment's cameras
     placement_seed: int | None = None  # seed of the initial conditions if it differs from ``seed``
     policy_config_dict: Mapping[str, Any] = field(default_factory=dict)  # options of the policy
@@ -374,7 +375,8 @@ class _EnvironmentArgs(StrictModel):
     model_config = ConfigDict(extra="allow")
 
     environment: _Text
-    num_envs: EnvSlots | None = None
+    # ``auto`` says what a job without a number says.
+    num_envs: Annotated[EnvSlots | None, BeforeValidator(lambda value: None if value == "auto" else value)] = None
     enable_cameras: bool | None = None
     placement_seed: Seed | None = None
     env_spacing: float | None = None
@@ -455,6 +457,7 @@ def read_job(
             server = read_options(PolicyServerConfig, checked.policy_server, owner="policy_server")
 
     arguments, policy_options = checked.arena_env_args, checked.policy_config_dict or {}
+    num_envs = arguments.num_envs or defaults.num_envs
     # A length of the command line is for jobs without any length of their own.
     has_length = checked.num_steps is not None or checked.num_episodes is not None
     same = ("name", "policy_type", "language_instruction", "conditions", "timeout_s", "episode_timeout_s")
@@ -463,7 +466,8 @@ def read_job(
         index=index,
         environment=arguments.environment,
         environment_args={key: value for key, value in (arguments.model_extra or {}).items() if value is not None},
-        num_envs=arguments.num_envs or defaults.num_envs or 1,
+        num_envs=num_envs or 1,
+        chooses_num_envs=num_envs is None,
         enable_cameras=defaults.enable_cameras if arguments.enable_cameras is None else arguments.enable_cameras,
         placement_seed=arguments.placement_seed if arguments.placement_seed is not None else defaults.placement_seed,
         policy_config_dict=policy_options if checked.python is None else {**policy_options, "python": checked.python},

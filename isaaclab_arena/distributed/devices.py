@@ -426,8 +426,10 @@ def on_device(tensors: Sequence[torch.Tensor], device: torch.device) -> list[tor
     return [there[number].view(tensor.dtype).reshape(tensor.shape) for number, tensor in enumerate(tensors)]
 
 
-def default_num_threads(local_world_size: int = 1) -> int:
+def default_num_threads(local_world_size: int | None = None) -> int:
     """Return this rank's share of the usable cores, at least 1; ``local_world_size`` ranks share the machine."""
+    if local_world_size is None:
+        local_world_size = parse_count("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1"))
     # A container or `taskset` may limit the cores of this process.
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, usable // max(1, local_world_size))

@@ -395,6 +395,18 @@ def plan_run(
     )
 
 
+def keeping_num_envs(plan: ledger.RunPlan, before: ledger.RunPlan) -> ledger.RunPlan:
+    """Return a plan with the numbers of env slots of the run so far, where the program may choose them."""
+    known = {entry.name: entry.config.num_envs for entry in before.jobs}
+    jobs = tuple(
+        replace(entry, config=replace(entry.config, num_envs=known[entry.name]))
+        if entry.config.chooses_num_envs and entry.name in known
+        else entry
+        for entry in plan.jobs
+    )
+    return replace(plan, jobs=jobs)
+
+
 def resumed_plan(
     before: ledger.RunPlan, now: ledger.RunPlan, *, has_recorded: Callable[[str], bool]
 ) -> tuple[ledger.RunPlan, list[Problem]]:
@@ -664,9 +676,20 @@ def query_times_ms(
 # Give each rank the settled backends and delays of its jobs, and the addresses of the policy servers that they share.
 
 
-def settled_jobs(jobs: Sequence[Job], attempt: ledger.Attempt) -> tuple[Job, ...]:
-    """Return the jobs with their settled backends and measured delays, as every rank of an attempt runs them."""
+def with_num_envs(jobs: Sequence[Job], num_envs: Mapping[str, int | None], policy_batch: int | None) -> tuple[Job, ...]:
+    """Return the jobs with these numbers of env slots, by name, where the program may choose them."""
+    chosen = []
+    for job in jobs:
+        own = num_envs.get(job.config.name) if job.config.chooses_num_envs else None
+        fixed = None if own is None else batching.batch_of(job.policy_traits, policy_batch, num_envs=own)
+        chosen.append(job if own is None or fixed is None else job.with_num_envs(own, policy_num_envs=fixed))
+    return tuple(chosen)
+
+
+def settled_jobs(jobs: Sequence[Job], attempt: ledger.Attempt, policy_batch: int | None) -> tuple[Job, ...]:
+    """Return the jobs with the settled choices, as every rank of an attempt runs them."""
     states = [attempt.state(job.config.name) for job in jobs]
+    jobs = with_num_envs(jobs, {own.job: own.chosen_num_envs for own in states}, policy_batch)
     return tuple(job.with_settled(own.backend, own.latency) for job, own in zip(jobs, states, strict=True))
 
 

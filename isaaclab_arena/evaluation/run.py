@@ -116,7 +116,8 @@ def run(request: planning.RunRequest, host: RunHost) -> RunOutcome:
             code = merge_and_show(request, host, directory, saved=saved, is_finished=True)
             return RunOutcome(exit_code=code, output_directory=directory)
 
-        request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
+        jobs = planning.settled_jobs(request.jobs, attempt, options.fixed_policy_batch())
+        request = replace(request, jobs=jobs)
         last_line = how_to_go_on(request, directory)
         name = "driver" if is_elsewhere else f"rank{context.rank}"
         stack.enter_context(logs.log_file(directory / "logs" / f"{name}.log", context.rank))

@@ -110,10 +110,11 @@ def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | Non
             # The user may mean a run that cannot be read, so say that it is skipped.
             _LOG.warning("%s is passed over: %s", run, error)
             continue
-        revised, differences = planning.resumed_plan(before, plan, has_recorded=lambda _: True)
+        asked = planning.keeping_num_envs(plan, before)
+        revised, differences = planning.resumed_plan(before, asked, has_recorded=lambda _: True)
         if differences:
             continue
-        num_envs, wanted = ([job.config.num_envs for job in each.jobs] for each in (before, plan))
+        num_envs, wanted = ([job.config.num_envs for job in each.jobs] for each in (before, asked))
         if num_envs == wanted and revised is before:
             return run.absolute()
         able = able or run
@@ -135,6 +136,7 @@ class ResumedRun:
 def check_same_run(output_directory: Path, plan: ledger.RunPlan) -> ResumedRun:
     """Return the run of a directory as `plan` resumes it; `ConfigError` if it is another run."""
     before = ledger.read_run_plan(output_directory)
+    plan = planning.keeping_num_envs(plan, before)
 
     @cache
     def has_recorded(name: str) -> bool:
@@ -428,6 +430,8 @@ def begin_attempt(
     measured: dict[str, Delays] = {}
     if resumes:
         resumed = check_same_run(path, plan)
+        slots = {planned.name: planned.config.num_envs for planned in resumed.plan.jobs}
+        request = replace(request, jobs=planning.with_num_envs(request.jobs, slots, options.fixed_policy_batch()))
         known = {planned.name: planned.backend for planned in resumed.plan.jobs if planned.backend is not None}
         measured = {planned.name: planned.latency for planned in resumed.plan.jobs if planned.latency is not None}
         to_rerun = jobs_to_rerun(resumed, plan, options.rerun)
@@ -461,10 +465,12 @@ def begin_attempt(
     elif resumed.plan is not resumed.before:
         ledger.write_run_plan(path, resumed.plan, revises=True)
     contents = {planned.name: planned.contents for planned in plan.jobs}
+    chosen = {job.config.name: job.config.num_envs for job in request.jobs if job.config.chooses_num_envs}
     entries = tuple(
         replace(
             entry,
             contents=contents.get(entry.job),
+            chosen_num_envs=chosen.get(entry.job),
             is_rerun=entry.job in to_rerun,
             backend=settled.get(entry.job),
             latency=latencies.get(entry.job),

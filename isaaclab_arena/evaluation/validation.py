@@ -13,7 +13,12 @@ from isaaclab_arena.config.arena import in_own_options
 from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY, Robustness
 from isaaclab_arena.config.options import option_names, read_options
 from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS, UNREADABLE, JobConfig, name_problem
-from isaaclab_arena.distributed.devices import check_policy_device, cpu_holds_for_policy, resolve_policy_device
+from isaaclab_arena.distributed.devices import (
+    check_policy_device,
+    cpu_holds_for_policy,
+    default_num_threads,
+    resolve_policy_device,
+)
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, LANGUAGE, enabled_variations
 from isaaclab_arena.errors import (
@@ -31,7 +36,7 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.interfaces.connections import Description
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed, spelled
 from isaaclab_arena.interfaces.episode import conditions_from_json
-from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.policy_options import DeclaredOptions, declared_options
 from isaaclab_arena.policy.catalog import LentPolicy, resolve_policy_class
 
@@ -188,7 +193,6 @@ class _Resolver:
         problems: list[Problem] = []
         of_options: list[Problem] = []
         wanted = [job.environment, job.environment_args, job.enable_cameras]
-        asked = [job.policy_type, job.policy_config_dict, job.num_envs, str(job.policy_server)]
         # Of environment and policy: the fields of `Job`, empty if it is not found, and the problems of its options.
         environment, own_args, environment_problems = _Fields(), dict[str, Any](), list[Problem]()
         policy, offers, policy_problems = _Fields(), frozenset[str](), list[Problem]()
@@ -197,6 +201,9 @@ class _Resolver:
             if job.environment != UNREADABLE:
                 environment, own_args, environment_problems = self._once("environment", wanted, self._environment, job)
         of_options += environment_problems
+        if job.chooses_num_envs and environment.get("environment_config") is not None:
+            job = replace(job, num_envs=self._paying_num_envs(job, **environment))
+        asked = [job.policy_type, job.policy_config_dict, job.num_envs, str(job.policy_server)]
         with problems_into(of_options):
             if job.policy_type != UNREADABLE:
                 policy, offers, policy_problems = self._once("policy", asked, self._policy, job)
@@ -234,6 +241,21 @@ class _Resolver:
                 whole = Job(**fit, **conditions, **found)
                 return whole if whole.described is None else held_against_files(whole, whole.described), []
         return None, problems
+
+    def _paying_num_envs(self, job: JobConfig, builder: EnvironmentBuilder, environment_config: Any) -> int:
+        """Return the number of env slots for a job that leaves it open: as many as pay, and not more than episodes."""
+        # Steps are counted over all env slots. A policy whose author promises nothing may keep one memory for all env
+        # slots, with which episodes side by side would be other ones.
+        traits = PolicyTraits()
+        with suppress(ConfigError):
+            given = self.policy or resolve_policy_class(job.policy_type, may_import=self.may_import)
+            traits = given.policy.traits if isinstance(given, LentPolicy) else given.traits
+        if job.num_steps is not None or not (traits.reproducible or traits.serves_any_num_envs):
+            return 1
+        paying = builder.paying_num_envs(environment_config, num_threads=default_num_threads())
+        episodes = job.num_episodes or builder.num_episodes(environment_config) or paying
+        in_a_build = -(-min(episodes, job.max_episodes or episodes) // job.num_rebuilds)
+        return max(1, min(paying, in_a_build, self.policy_batch or paying))
 
     def _fit(self, found: Mapping[str, Any], job: JobConfig) -> dict[str, Any]:
         """Check policy and environment against each other, and return the fields of `Job` that follow from both."""

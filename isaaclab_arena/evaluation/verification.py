@@ -154,6 +154,7 @@ def prepare_sample(
             index=index,
             latency=latency,
             num_envs=again,
+            chooses_num_envs=False,
             policy_config_dict=policy_config,
             variations=job.variations,
             conditions=None,

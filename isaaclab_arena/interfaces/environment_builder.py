@@ -108,6 +108,10 @@ class EnvironmentBuilder:
     def num_episodes(self, config: Any) -> int | None:
         """Return the number of episodes of a benchmark: a job that gives none plays all, and none may play more."""
 
+    def paying_num_envs(self, config: Any, *, num_threads: int) -> int:
+        """Return the number of env slots beyond which more of them save little time, on so many threads."""
+        return 1
+
     def variations(self, config: Any) -> "tuple[Variation, ...]":
         """Return all variations of the environment, switched off, with their default ranges."""
         return ()

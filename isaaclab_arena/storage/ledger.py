@@ -320,6 +320,7 @@ class JobState:
     latency: Delays | None = None  # delay of the policy's answers, if measured at the start of the run
     num_episodes: int | None = None  # new number of episodes, if the attempt raises it
     num_envs: int | None = None  # num_envs of the finished episodes, if the job has another number now
+    chosen_num_envs: int | None = None  # env slots that the program chose; None if the job names them
 
 
 @dataclass(frozen=True, kw_only=True)

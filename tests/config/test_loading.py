@@ -29,7 +29,14 @@ def problems_of(load):
 def test_a_job_gets_arenas_defaults(load):
     jobs = load({"jobs": [{**JOB, "num_episodes": 5}]}).jobs
     assert jobs == (
-        JobConfig(index=0, name="lift", environment="lift_object", policy_type="zero_action", num_episodes=5),
+        JobConfig(
+            index=0,
+            name="lift",
+            environment="lift_object",
+            policy_type="zero_action",
+            num_episodes=5,
+            chooses_num_envs=True,
+        ),
     )
 
 

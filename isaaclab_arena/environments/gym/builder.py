@@ -59,6 +59,10 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
     leaves_nothing: bool = False
     draw_on: Callable[[torch.device], None] = draw_on  # lets workers draw on a device's GPU
 
+    def paying_num_envs(self, config: _Config, *, num_threads: int) -> int:
+        """Return as many as keep all cores busy: each worker process makes its steps on one."""
+        return 1 if config.python is None else num_threads * config.envs_per_worker
+
     def check(self, config: _Config) -> None:
         """Raise ConfigError, with every problem, for an unknown environment or contradictory options."""
         refuse(list(_contradictions(config)))

@@ -515,7 +515,8 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
             none = "the cluster has given this rank a GPU, but CUDA finds none"
             raise ConfigError(f"{none}; check the driver, or say --device cpu", key="--gpus_per_rank")
         context = replace(alone, rank=life.rank, world_size=attempt.world_size, local_world_size=1)
-        request = replace(request, jobs=planning.settled_jobs(request.jobs, attempt))
+        jobs = planning.settled_jobs(request.jobs, attempt, options.fixed_policy_batch())
+        request = replace(request, jobs=jobs)
     except ArenaError as error:
         raise RefusedError(str(error)) from error
     set_up_torch(options.torch_threads, deterministic=options.deterministic)
