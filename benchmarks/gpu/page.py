@@ -81,7 +81,7 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
 def machine_lines(result: Mapping[str, Any]) -> list[str]:
     """Return the section of one machine."""
     lines = [f"## {result['gpu']}", "", f"{result['cpu']}. {result['versions']}.", ""]
-    lines += [check_line(each) for each in result["checks"]]
+    lines += check_lines(result["checks"])
     physics = [PhysicsRow(**row) for row in result.get("physics", ())]
     pictures = [PicturesRow(**row) for row in result.get("pictures", ())]
     episodes = [episodes_row(row) for row in result.get("episodes", ())]
@@ -92,6 +92,13 @@ def machine_lines(result: Mapping[str, Any]) -> list[str]:
     if episodes:
         lines += ["", "### Episodes", "", EPISODES, "", *episodes_lines(episodes)]
     return lines
+
+
+def check_lines(checks: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the checks that passed in one line, and a line for each of the others."""
+    passed = [each["name"] for each in checks if each["outcome"] == "passed"]
+    others = [check_line(each) for each in checks if each["outcome"] != "passed"]
+    return [*([f"- passed: {'; '.join(passed)}"] if passed else []), *others]
 
 
 def check_line(check: Mapping[str, Any]) -> str:
