@@ -42,8 +42,8 @@ PHASES = ("simulate", "policy", "render", "record")
 TITLE = """\
 # What a GPU gives
 
-`make gpu-check` writes this page. It runs tests, training and job files on a GPU, then measures physics, pictures and
-whole evaluations, beside MuJoCo on all cores of the same machine's CPU. If you have a GPU for minutes only,
+`make gpu-check` writes this page. It runs tests, training and job files on a GPU. Then it measures physics, pictures
+and whole evaluations, beside MuJoCo on all cores of the same machine's CPU. If you have a GPU for minutes only,
 `make gpu-check OPTIONS="--limit_s 540 --missing"` stops after nine, and continues the next time.
 """
 NOTHING = "No machine with a GPU has run it yet, so there is nothing to show."
@@ -51,8 +51,8 @@ NOTHING = "No machine with a GPU has run it yet, so there is nothing to show."
 PHYSICS = """\
 Physics steps of all worlds per second, medians of alternating turns from the same states. "Alone" is MuJoCo-Warp as
 one CUDA graph per control step. "Environment" adds observations, rewards and new episodes. `mjwarp-testspeed` is that
-program's own figure: it waits after every step, and is empty where something does not fit. Memory is that of the
-device, 1 kB = 1,000 bytes. Building is with compiled kernels."""
+program's own figure: it waits after every step, and is empty where something does not fit. Memory is the
+device's. Building is with compiled kernels."""
 
 CROSSOVER = """\
 Number of worlds from which the GPU makes more physics steps per second than MuJoCo on the CPU, interpolated
