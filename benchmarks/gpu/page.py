@@ -42,33 +42,30 @@ PHASES = ("simulate", "policy", "render", "record")
 TITLE = """\
 # What a GPU gives
 
-Made by `make gpu-check`: the tests, training and every job file on a GPU, then physics, pictures and whole evaluations,
-with MuJoCo on the same machine's CPU, on all its cores, measured beside each. Where a GPU is lent for minutes,
-`make gpu-check OPTIONS="--limit_s 540 --missing"` does what fits into nine of them and goes on the next time.
+`make gpu-check` writes this page. It runs tests, training and job files on a GPU. Then it measures physics, pictures
+and whole evaluations, beside MuJoCo on all cores of the same machine's CPU. If you have a GPU for minutes only,
+`make gpu-check OPTIONS="--limit_s 540 --missing"` stops after nine, and continues the next time.
 """
 NOTHING = "No machine with a GPU has run it yet, so there is nothing to show."
 
 PHYSICS = """\
-Physics steps of all worlds per second, the median of turns that alternate and start from the same states: MuJoCo-Warp
-alone, as CUDA graphs of a control step each; through this package's backend; through environments, with observations,
-rewards and episodes that begin anew; and MuJoCo on the CPU. `mjwarp-testspeed` is that program's own figure for the
-same model with the same room for contacts, from the model's default state; it waits for the GPU after every step, and
-gives no figure where something does not fit. Memory is that of the device after the first
-steps, in kB of 1,000 bytes. Building is that with compiled kernels."""
+Physics steps of all worlds per second, medians of alternating turns from the same states. "Alone" is MuJoCo-Warp as
+one CUDA graph per control step. "Environment" adds observations, rewards and new episodes. `mjwarp-testspeed` is that
+program's own figure: it waits after every step, and is empty where something does not fit. Memory is the
+device's. Building is with compiled kernels."""
 
 CROSSOVER = """\
-Worlds from which on a GPU makes more physics steps per second than MuJoCo on the CPU, between numbers of worlds that
-were measured or beyond them:"""
+Number of worlds from which the GPU makes more physics steps per second than MuJoCo on the CPU, interpolated
+between measured numbers:"""
 
 PICTURES = """\
-Pictures per second of all cameras together: by rendering alone, in whole control steps, and by rendering alone on the
-CPU, whose speed does not depend on the number of worlds. Memory is that of worlds with their cameras."""
+Pictures per second of all cameras together: rendering alone, in whole control steps, and rendering alone on the CPU,
+whose speed does not depend on the number of worlds. Memory includes the worlds and their cameras."""
 
 EPISODES = """\
-Whole evaluations by `eval_runner`, recorded, each in a process of its own, the policy on the device of the simulation:
-episodes per second once all is built, and with building, in which a process loads its kernels. Shares are those of the
-time without building; on a GPU, work counts towards the phase that waits for it. "Times the CPU" compares episodes per
-second, without building and with it."""
+Whole evaluations by `eval_runner`, recorded, each in its own process, the policy on the device of the simulation:
+episodes per second without building, and with it. Shares are those of the time without building. On a GPU, work counts
+towards the phase that waits for it. "Times the CPU" compares episodes per second without and with building."""
 
 
 def page(results: Sequence[Mapping[str, Any]]) -> str:
@@ -84,7 +81,7 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
 def machine_lines(result: Mapping[str, Any]) -> list[str]:
     """Return the section of one machine."""
     lines = [f"## {result['gpu']}", "", f"{result['cpu']}. {result['versions']}.", ""]
-    lines += [check_line(each) for each in result["checks"]]
+    lines += check_lines(result["checks"])
     physics = [PhysicsRow(**row) for row in result.get("physics", ())]
     pictures = [PicturesRow(**row) for row in result.get("pictures", ())]
     episodes = [episodes_row(row) for row in result.get("episodes", ())]
@@ -97,10 +94,17 @@ def machine_lines(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def check_lines(checks: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the checks that passed in one line, and a line for each of the others."""
+    passed = [each["name"] for each in checks if each["outcome"] == "passed"]
+    others = [check_line(each) for each in checks if each["outcome"] != "passed"]
+    return [*([f"- passed: {'; '.join(passed)}"] if passed else []), *others]
+
+
 def check_line(check: Mapping[str, Any]) -> str:
     """Return the outcome of a check, with its last line of output if it failed."""
     if check["outcome"] == "out of time":
-        return f"- out of time: {check['name']}: it was not through after {check['seconds']:.0f} s"
+        return f"- out of time: {check['name']}: not finished after {check['seconds']:.0f} s"
     output = [line for line in check["last_lines"] if line.strip()]
     return f"- {check['outcome']}: {check['name']}" + (f": {output[-1].strip()}" if output else "")
 

@@ -221,7 +221,7 @@ def test_a_part_that_was_not_run_has_no_table():
 
 def test_a_check_that_was_ended_says_after_what_time_and_not_what_it_said_last():
     check = {"name": "all tests", "outcome": "out of time", "seconds": 74.6, "last_lines": ["..x."]}
-    assert "- out of time: all tests: it was not through after 75 s\n" in page([{**RESULT, "checks": [check]}])
+    assert "- out of time: all tests: not finished after 75 s\n" in page([{**RESULT, "checks": [check]}])
 
 
 def test_the_page_says_where_nothing_was_measured():

@@ -8,10 +8,12 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "concepts" / "architecture.md"
+HOUSE = "isaaclab_arena"
 _BLOCK = re.compile(r"(<!-- floors -->\n).*?(<!-- end of floors -->)", re.DOTALL)
 
 
@@ -41,22 +43,25 @@ def floors_of_package(package: str) -> list[Room]:
 
 
 def with_floors(text: str) -> str:
-    """Return a document with its floors as they are now."""
-    floors = "\n".join(line for package in _contracts() for line in _lines(package))
+    """Return a document with its floors as they are now: of the house a line per room, of packages in it a line."""
+    inside = [package for package in _contracts() if package != HOUSE]
+    floors = "\n".join([*_rooms(HOUSE), "", *(f"- `{package}`: {_in_a_line(package)}" for package in inside)])
     return _BLOCK.sub(lambda block: f"{block[1]}{floors}\n{block[2]}", text)
 
 
-def _lines(package: str) -> Iterator[str]:
+def _rooms(package: str) -> Iterator[str]:
     rooms = floors_of_package(package)
     width = max(len(room.name) for room in rooms)
-    yield f"`{package}`:"
-    yield ""
     floor = None
     for room in rooms:
         number = "" if room.floor == floor else str(room.floor)
         yield f"    {number:>2}  {room.name:<{width}}  {room.purpose}"
         floor = room.floor
-    yield ""
+
+
+def _in_a_line(package: str) -> str:
+    floors = groupby(floors_of_package(package), lambda room: room.floor)
+    return " → ".join(", ".join(f"`{room.name}`" for room in rooms) for _, rooms in floors)
 
 
 def _contracts() -> dict[str, list[str]]:

@@ -9,8 +9,8 @@ from isaaclab_arena.results.columns import EPISODES, JOBS, METRICS, SUITES, Colu
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "results.md"
 SWEPT = (
-    "| `sweep.<key>` | one column per key that the job file [sweeps](jobs.md#sweeps), in its order: the value that the "
-    "job got, empty where it does not sweep that key. The table shows those whose values differ |"
+    "| `sweep.<key>` | the job's value of each key that the job file [sweeps](jobs.md#sweeps), in its order; the "
+    "terminal shows those whose values differ |"
 )
 NAME = "| `name` | the job, in `timing` |"
 EPISODE = "| `job`, `episode_index` | the episode, in `episode_timing` |"
