@@ -711,7 +711,7 @@ class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
             actions = ask(task, observation["policy"]["obs"].to("cpu", torch.float32).numpy())
         except ImportError as error:
             message = f"metaworld_expert needs Meta-World where its environment runs ({error})"
-            raise ConfigError(f"{message}: docs/how_to/external_environments.md says how to install it") from error
+            raise ConfigError(f"{message}: docs/how_to/metaworld.md says how to install it") from error
         except LookupError as error:
             raise ConfigError(str(error), key="task") from error
         return torch.tensor(actions, device=env.device)

@@ -1,4 +1,4 @@
-"""What the document on environments made elsewhere shows can be checked and run."""
+"""What the documents on environments of other packages show can be checked and run."""
 
 import importlib.util
 import json
@@ -17,47 +17,65 @@ from isaaclab_arena.environments import SUITES
 from tests.documentation.reading import blocks, mistakes_in
 from tests.end_to_end.launching import ROOT
 
-TEXT = (ROOT / "docs" / "how_to" / "external_environments.md").read_text()
-JOB_FILES = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+NAMES = ("external_environments", "gymnasium", "metaworld", "robosuite", "vla_eval_benchmarks")
+TEXTS = {name: (ROOT / "docs" / "how_to" / f"{name}.md").read_text() for name in NAMES}
+JOB_FILES = {name: blocks(text, "yaml") for name, text in TEXTS.items()}
 
 
 @pytest.mark.parametrize(
-    "body", JOB_FILES, ids=["gymnasium", "meta_world", "in_workers", "robosuite", "vla_eval", "vla_eval_suite", "aloha"]
+    "body", [pytest.param(body, id=f"{name}-{index}") for name in NAMES for index, body in enumerate(JOB_FILES[name])]
 )
-def test_a_job_file_of_the_document_can_be_read(tmp_path, body):
+def test_a_job_file_of_a_document_can_be_read(tmp_path, body):
     (tmp_path / "jobs.yaml").write_text(body)
     assert mistakes_in(tmp_path / "jobs.yaml") == []
 
 
-@pytest.mark.parametrize(("index", "package"), [(0, "imageio"), (1, "metaworld")], ids=["gymnasium", "meta_world"])
-def test_a_job_file_of_the_document_completes(tmp_path, index, package):
+def test_every_page_shows_a_job_file():
+    assert all(JOB_FILES.values())
+
+
+@pytest.mark.parametrize(("name", "package"), [("gymnasium", "imageio"), ("metaworld", "metaworld")])
+def test_a_job_file_of_a_document_completes_in_this_process(tmp_path, name, package):
+    """The page of Meta-World says that its job file works without an interpreter of its own too."""
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    jobs = yaml.safe_load(JOB_FILES[index])
+    jobs = yaml.safe_load(JOB_FILES[name][0])
     jobs.setdefault("defaults", {})["num_episodes"] = 2
     for job in jobs["jobs"]:
         job.pop("num_episodes", None)
+        job["arena_env_args"].pop("python", None)
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
     arguments = ["run", "--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out")]
     assert main(arguments) == 0
 
 
-def test_the_document_lists_every_option(capsys):
-    described = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`.*?) \|", TEXT, re.MULTILINE))))
+def described(*names: str) -> set[str]:
+    """Return the options in the first columns of the tables of these pages."""
+    rows = re.findall(r"^\| (`.*?) \|", "\n".join(TEXTS[name] for name in names), re.MULTILINE)
+    return set(re.findall(r"`(\w+)`", "\n".join(rows)))
+
+
+def test_the_documents_list_every_option(capsys):
     assert main(["list", "environments"]) == 0
     listed = re.split(r"^(?=\S)", capsys.readouterr().out, flags=re.MULTILINE)
-    (of_gym,) = (set(re.findall(r"^ +(\w+)", each, re.MULTILINE)) for each in listed if each.startswith("gym:... "))
-    (of_vla_eval,) = (
-        set(re.findall(r"^ +(\w+)", each, re.MULTILINE)) for each in listed if each.startswith("vla_eval:... ")
-    )
-    assert "make_kwargs" in of_gym
-    assert "new_each_episode" in of_vla_eval
-    assert (of_gym | of_vla_eval) - {"enable_cameras"} <= described
+    options = {
+        source: set(re.findall(r"^ +(\w+)", each, re.MULTILINE))
+        for source in ("gym", "robosuite", "vla_eval")
+        for each in listed
+        if each.startswith(f"{source}:... ")
+    }
+    assert "make_kwargs" in options["gym"]
+    assert "camera_size" in options["robosuite"]
+    assert "new_each_episode" in options["vla_eval"]
+    of_all = described("external_environments", "gymnasium") | {"enable_cameras"}
+    assert options["gym"] <= of_all
+    assert options["robosuite"] <= of_all | described("robosuite")
+    assert options["vla_eval"] <= of_all | described("vla_eval_benchmarks")
 
 
 def test_the_suite_of_the_document_makes_a_job_of_each_task(tmp_path, monkeypatch, capsys):
     names: dict[str, Any] = {}
-    exec(blocks(TEXT, "python")[1], names)
+    exec(blocks(TEXTS["external_environments"], "python")[0], names)
     monkeypatch.setitem(sys.modules, "my_kitchen", types.ModuleType("my_kitchen"))
     for task in ("Open-v0", "Close-v0", "Pour-v0"):
         spec = EnvSpec(task, entry_point="gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=5)

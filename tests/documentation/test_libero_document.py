@@ -16,7 +16,7 @@ JOB_FILES = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 READY = (ROOT / "jobs" / "benchmarks" / "libero_spatial.yaml").read_text()
 
 
-@pytest.mark.parametrize("body", [*JOB_FILES, READY], ids=["suite", "one_task", "ready"])
+@pytest.mark.parametrize("body", [*JOB_FILES, READY], ids=["one_task", "ready"])
 def test_a_job_file_names_tasks_of_the_checkout_and_options_that_exist(tmp_path: Path, monkeypatch, capsys, body: str):
     checkout = make_checkout(tmp_path)
     monkeypatch.setenv("LIBERO_PATH", str(checkout))

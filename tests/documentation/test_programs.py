@@ -19,6 +19,10 @@ TESTS = {path.name: path.read_text() for path in Path(__file__).parent.glob("tes
 ELSEWHERE = {
     "how_to/compare.md": "test_compare_document.py",
     "how_to/external_environments.md": "test_external_environments.py",
+    "how_to/gymnasium.md": "test_external_environments.py",
+    "how_to/metaworld.md": "test_external_environments.py",
+    "how_to/robosuite.md": "test_external_environments.py",
+    "how_to/vla_eval_benchmarks.md": "test_external_environments.py",
     "how_to/finetuning.md": "test_finetuning_document.py",
     "how_to/python.md": "test_python_document.py",
     "how_to/robustness.md": "test_robustness_document.py",
@@ -84,9 +88,16 @@ NOT_RUN = {
         "wait": "a line of a batch script",
     },
     "how_to/external_environments.md": {
+        "python3 -m venv": "loads packages from the network",
+        "isaaclab-arena run jobs/benchmarks/": "needs packages; test_benchmarks_with_job_files.py has them",
+    },
+    "how_to/gymnasium.md": {"pip install": "loads packages from the network"},
+    "how_to/metaworld.md": {
         "pip install": "loads packages from the network",
         "python3 -m venv": "loads packages from the network",
     },
+    "how_to/robosuite.md": {"python3 -m venv": "loads packages from the network"},
+    "how_to/vla_eval_benchmarks.md": {"python3 -m venv": "loads packages from the network"},
     "how_to/robots.md": {
         "isaaclab-arena view six_axis.yaml --check": "tests/environments/robots/test_motions.py draws the page's robot",
     },
@@ -98,6 +109,7 @@ NOT_RUN = {
         "git clone": "loads LIBERO from the network",
         "python3 -m venv": "is followed by packages from the network",
         "~/libero/bin/pip install": "loads packages from the network",
+        "LIBERO_PATH=~/LIBERO isaaclab-arena run": "needs LIBERO; tests/outsiders/test_libero.py plays it",
     },
     "bring_your_policy/openpi.md": {
         "isaaclab-arena run": "needs openpi's server; tests/outsiders/test_commands_of_documents.py starts one",

@@ -9,7 +9,6 @@ import pytest
 from isaaclab_arena.config.expansion.suites import Robustness
 from isaaclab_arena.config.loading import hash_jobs, read_jobs
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.environments import Sampler
 from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.mdp.task import Task
@@ -18,7 +17,6 @@ from isaaclab_arena.environments.tasks.articulated import OPEN_DRAWER
 from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, Axis, enabled_variations
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.validation import robustness_arms
-from isaaclab_arena.interfaces.environment_builder import sampler_in_words
 from tests.end_to_end.launching import ROOT
 from tests.environments.variations.varying import catalogue_of
 
@@ -129,25 +127,16 @@ DOCUMENT = (ROOT / "docs" / "how_to" / "robustness.md").read_text()
 CATALOGUE = catalogue_of("lift_object")
 
 
-def ranges(axis: Axis, level: int) -> str:
-    """Range of a level, or the refusal of a task that lacks the axis."""
-    on = enabled_variations(CATALOGUE, axis.settings(CATALOGUE, level))
-    shown = (f"{each.name} {sampler_in_words(_brief(each.sampler))} {each.unit}".rstrip() for each in on)
-    return "; ".join(dict.fromkeys(shown)) or "-"
-
-
-def _brief(sampler: Sampler) -> Sampler:
-    """Return a sampler of one number where all numbers have the same range."""
-    if len({*zip(sampler.low, sampler.high, strict=True)}) > 1:
-        return sampler
-    return replace(sampler, low=sampler.low[:1], high=sampler.high[:1])
+def varied(axis: Axis) -> str:
+    """Return the variations that an axis turns on; their ranges are in the catalogue of tasks, which has its test."""
+    on = enabled_variations(CATALOGUE, axis.settings(CATALOGUE, EDGE_LEVEL))
+    return ", ".join(f"`{each.asset}.{each.name}`" for each in on)
 
 
 def rows() -> str:
     """Return the rows of the document's table."""
     return "\n".join(
-        f"| `{axis.name}` | {axis.libero_plus or '-'} | {'yes' if axis.pictures_only else 'no'} "
-        f"| {ranges(axis, 1)} | {ranges(axis, EDGE_LEVEL)} |"
+        f"| `{axis.name}` | {axis.libero_plus or '-'} | {'yes' if axis.pictures_only else 'no'} | {varied(axis)} |"
         for axis in AXES.values()
     )
 

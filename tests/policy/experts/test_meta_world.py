@@ -8,7 +8,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.scripted import MetaWorldExpertCfg, MetaWorldExpertPolicy
 from tests.environments.gym.gym_running import Trace, build, run
 
-pytest.importorskip("metaworld", reason="Meta-World is not installed; docs/how_to/external_environments.md says how")
+pytest.importorskip("metaworld", reason="Meta-World is not installed; docs/how_to/metaworld.md says how")
 
 
 @pytest.mark.parametrize("task", ["reach-v3", "door-open-v3", "drawer-close-v3"])
