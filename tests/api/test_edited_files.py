@@ -22,9 +22,9 @@ from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.policies import PolicyBase, PolicyCfg
 from isaaclab_arena.tasks import Backend, FloorTask, SceneObject, TableOptions, TableTask, Task, TaskSpec, Verdict
 from tests.environments.libero.checkouts import SUITES, in_checkout, make_checkout, write_states
+from tests.environments.six_axis import DESCRIPTION, MJCF
 from tests.policy.checkpoints import write_checkpoint
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "how_to" / "robots.md").read_text()
 HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -59,17 +59,15 @@ def robot(tmp_path) -> Path:
     """The directory of a robot whose description, model, included file and mesh are files of their own."""
     directory = tmp_path / "robot"
     (directory / "meshes").mkdir(parents=True)
-    model = re.findall(r"```xml\n(.*?)```", DOCUMENT, re.DOTALL)[0]
-    defaults = re.findall(r"<default>.*?</default>", model, re.DOTALL)[0]
-    model = model.replace(
+    defaults = re.findall(r"<default>.*?</default>", MJCF, re.DOTALL)[0]
+    model = MJCF.replace(
         defaults, '<include file="defaults.xml"/><asset><mesh name="load" file="meshes/load.obj"/></asset>'
     )
     model = model.replace('<body name="hand"', '<geom type="mesh" mesh="load" density="2000"/><body name="hand"')
     (directory / "six_axis.xml").write_text(model)
     (directory / "defaults.xml").write_text(f"<mujoco>{defaults}</mujoco>")
     (directory / "meshes" / "load.obj").write_text(tetrahedron(0.04))
-    description = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)[0]
-    (directory / "six_axis.yaml").write_text(description.replace("gravity_compensation: true", ""))
+    (directory / "six_axis.yaml").write_text(DESCRIPTION.replace("gravity_compensation: true", ""))
     return directory
 
 

@@ -99,7 +99,7 @@ NOT_RUN = {
     "how_to/robosuite.md": {"python3 -m venv": "loads packages from the network"},
     "how_to/vla_eval_benchmarks.md": {"python3 -m venv": "loads packages from the network"},
     "how_to/robots.md": {
-        "isaaclab-arena view six_axis.yaml --check": "tests/environments/robots/test_motions.py draws the page's robot",
+        "isaaclab-arena view my_robot/my_robot.yaml --check": "tests/environments/robots/test_motions.py draws it",
     },
     "how_to/finetuning.md": {
         "python -m torch.distributed.run": "tests/gr00t/training/test_finetune.py trains on two ranks",

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +12,8 @@ import yaml
 
 from isaaclab_arena.cli.main import main
 from tests.end_to_end.mistakes import in_environment, mistaken
+from tests.environments.six_axis import DESCRIPTION
 from tests.gr00t.fakes import write_policy_yaml
-
-ROBOTS = Path(__file__).parents[2] / "docs" / "how_to" / "robots.md"
 
 
 @pytest.fixture(autouse=True)
@@ -67,11 +65,10 @@ def refusal(problems, tmp_path_factory) -> Callable[[dict], str]:
 @pytest.fixture
 def described(tmp_path) -> Callable[[str], str]:
     """Return the path of the description of a robot that a given MJCF file holds."""
-    description = re.findall(r"```yaml\n(.*?)```", ROBOTS.read_text(), re.DOTALL)[0]
 
     def described(mjcf: str) -> str:
         path = tmp_path / "robot.yaml"
-        path.write_text(yaml.safe_dump({**yaml.safe_load(description), "mjcf": mjcf}))
+        path.write_text(yaml.safe_dump({**yaml.safe_load(DESCRIPTION), "mjcf": mjcf}))
         return str(path)
 
     return described

@@ -9,9 +9,8 @@ import yaml
 
 import isaaclab_arena as arena
 from isaaclab_arena import ConfigError
+from tests.environments.six_axis import DESCRIPTION, MJCF
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "how_to" / "robots.md"
-SIX_AXIS = re.findall(r"```xml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0]
 TETRAHEDRON = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
 MESH = '<asset><mesh name="m" file="{name}"/></asset><worldbody><geom type="mesh" mesh="m"/></worldbody>'
 BODY = '<worldbody><geom size="1"/></worldbody>'
@@ -86,7 +85,7 @@ def test_files_below_the_directory_are_no_way_out(directories):
     robot, _ = directories
     (robot / "meshes" / "m.obj").write_text(TETRAHEDRON)
     files = '<compiler meshdir="../meshes"/><!-- -- --><include file="more.xml"/>' + MESH.format(name="m.obj")
-    (robot / "inner" / "model.xml").write_text(SIX_AXIS.replace("</mujoco>", harmless(files) + "</mujoco>"))
+    (robot / "inner" / "model.xml").write_text(MJCF.replace("</mujoco>", harmless(files) + "</mujoco>"))
     (robot / "inner" / "more.xml").write_text(f"<mujoco>{harmless(BODY)}</mujoco>")
     build(described(robot, "inner/model.xml"))
     with pytest.raises(ConfigError, match=re.escape(f"leads to '{(robot / 'meshes' / 'm.obj').resolve()}', which is")):
@@ -113,8 +112,8 @@ def build(description: Path) -> None:
 
 
 def described(directory: Path, mjcf: str) -> Path:
-    """Write the description that docs/how_to/robots.md shows, with another MJCF file."""
-    values = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0])
+    """Write the description that `isaaclab-arena new robot` writes, with another MJCF file."""
+    values = yaml.safe_load(DESCRIPTION)
     (directory / "robot.yaml").write_text(yaml.safe_dump({**values, "mjcf": mjcf}))
     return directory / "robot.yaml"
 
@@ -142,11 +141,11 @@ def test_a_description_whose_mjcf_file_includes_another_directories_is_refused_w
 def test_a_checkout_of_menagerie_may_lie_anywhere_and_keeps_its_files_below_itself(directories, monkeypatch):
     robot, outside = directories
     (outside / "arm").mkdir()
-    (outside / "arm" / "arm.xml").write_text(SIX_AXIS)
+    (outside / "arm" / "arm.xml").write_text(MJCF)
     monkeypatch.setenv("MENAGERIE_ROOT", str(outside))
     build(described(robot, "../outside/arm/arm.xml"))
     (outside / "arm" / "arm.xml").write_text(
-        SIX_AXIS.replace("<worldbody>", '<include file="../../robot/x.xml"/><worldbody>')
+        MJCF.replace("<worldbody>", '<include file="../../robot/x.xml"/><worldbody>')
     )
     (robot / "x.xml").write_text("<mujoco/>")
     with pytest.raises(ConfigError, match="leads to"):

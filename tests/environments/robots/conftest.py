@@ -1,17 +1,16 @@
-import re
 import shutil
-from pathlib import Path
 
 import pytest
+
+from tests.environments.six_axis import DESCRIPTION, MJCF
 
 
 @pytest.fixture(scope="module")
 def robot_files(tmp_path_factory):
-    """The files that docs/how_to/robots.md shows."""
-    text = (Path(__file__).parents[3] / "docs" / "how_to" / "robots.md").read_text()
+    """The files that `isaaclab-arena new robot six_axis` writes."""
     directory = tmp_path_factory.mktemp("robot")
-    for kind in ("xml", "yaml"):
-        (directory / f"six_axis.{kind}").write_text(re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)[0])
+    (directory / "six_axis.xml").write_text(MJCF)
+    (directory / "six_axis.yaml").write_text(DESCRIPTION)
     return directory
 
 

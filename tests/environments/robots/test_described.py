@@ -15,6 +15,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.sim.scene import ASSETS
 from tests.environments.building import build, play, refusal, start
+from tests.environments.six_axis import DESCRIPTION, JOB_FILE
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how_to" / "robots.md"
 
@@ -57,9 +58,13 @@ def test_the_documented_robot_solves_tasks(directory, task, mode):
     assert env.provenance()["embodiment"] == "six_axis"
 
 
-def test_the_documented_job_file_completes(directory, monkeypatch):
-    (job_file,) = re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    (directory / "jobs.json").write_text(job_file)
+def test_the_page_shows_the_description_that_is_written():
+    (shown,) = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert DESCRIPTION.endswith(f"\n{shown.replace('my_robot', 'six_axis')}")
+
+
+def test_the_job_file_that_is_written_completes(directory, monkeypatch):
+    (directory / "jobs.json").write_text(JOB_FILE)
     monkeypatch.chdir(directory)
     assert main(["--eval_jobs_config", "jobs.json", "--output_dir", "out"]) == 0
     jobs = json.loads((directory / "out" / "results.json").read_text())["jobs"]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from isaaclab_arena.sim.scene import ASSETS
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, content_hash
 from isaaclab_arena.storage.ledger import make_output_directory
 from tests.distributed.threads import ranks_in_threads
+from tests.environments.six_axis import DESCRIPTION, MJCF
 from tests.evaluation.jobs import coin_job, config_of
 
 # The directory of a run, where the name that is given leads up.
@@ -154,12 +154,9 @@ def test_a_gymnasium_environment_of_ones_own_is_known_by_its_source_also_in_anot
 
 
 def test_a_robot_of_ones_own_is_its_description_and_every_file_of_its_model(tmp_path):
-    document = (Path(__file__).parents[3] / "docs" / "how_to" / "robots.md").read_text()
-    model = re.findall(r"```xml\n(.*?)```", document, re.DOTALL)[0]
-    described = re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)[0]
-    (tmp_path / "six_axis.yaml").write_text(described)
+    (tmp_path / "six_axis.yaml").write_text(DESCRIPTION)
     (tmp_path / "six_axis.xml").write_text(
-        model.replace("<worldbody>", '<include file="parts/more.xml"/><worldbody>', 1)
+        MJCF.replace("<worldbody>", '<include file="parts/more.xml"/><worldbody>', 1)
     )
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "more.xml").write_text("<mujoco><size nuserdata='1'/></mujoco>")
