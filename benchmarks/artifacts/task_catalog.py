@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mujoco
+import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from benchmarks import RESULTS, ROOT
 from benchmarks.harness.environments import CPU, episodes
@@ -93,6 +94,7 @@ MOMENTS = {
 SIZE = (480, 360)
 OVERVIEW_TILE = (300, 225)
 OVERVIEW_COLUMNS = 4
+CAPTION_HEIGHT = 22  # pixels
 OVERVIEW_ORDER = (
     *("reach", "lift_object", "pick_and_place", "push_to_goal", "push_cube", "stack", "open_drawer", "close_drawer"),
     *("open_microwave", "press_button", "pick_by_colour", "sort_two"),
@@ -219,8 +221,8 @@ def measurements(text: str) -> dict[str, list[str]]:
     return found
 
 
-def take_picture(name: str, builder: TableTask, path: Path) -> None:
-    """Render a moment of the scripted policy's first episode."""
+def scripted_episode(builder: TableTask) -> tuple[TableEnvironment, list[np.ndarray]]:
+    """Return a task's environment, and the state after each step of the scripted policy's first episode."""
     environment = builder.build(builder.config_class(), num_envs=1, device=CPU, num_threads=1)
     (episode,) = episodes(1)
     conditions = environment.draw_conditions(episode.conditions_generator())
@@ -235,27 +237,45 @@ def take_picture(name: str, builder: TableTask, path: Path) -> None:
         observation = step.observation
         states.append(environment.backend.integration_states([0])[0])
         if bool(step.terminated | step.truncated):
-            break
-    moment = int(MOMENTS.get(name, 0.6) * (len(states) - 1))
-    environment.backend.set_integration_state(0, states[moment])
+            return environment, states
+
+
+def render(environment: TableEnvironment, state: np.ndarray, size: tuple[int, int]) -> Image.Image:
+    """Return the scene in a state, as seen from beside it."""
+    environment.backend.set_integration_state(0, state)
     assert isinstance(environment.backend, MujocoBackend)
     model, data = environment.backend.visible_world(0)
-    width, height = SIZE
+    width, height = size
     with mujoco.Renderer(model, height, width) as renderer:
         renderer.update_scene(data, camera="viewport")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(renderer.render()).save(path, quality=88)
+        return Image.fromarray(renderer.render())
+
+
+def captioned(picture: Image.Image, words: str) -> Image.Image:
+    """Return a picture with words in its lower left corner, on a band that keeps them readable."""
+    band = Image.new("RGBA", (picture.width, CAPTION_HEIGHT), (255, 255, 255, 200))
+    ImageDraw.Draw(band).text((6, 3), words, fill=(20, 20, 25, 255), font=ImageFont.load_default(13))
+    whole = picture.convert("RGBA")
+    whole.alpha_composite(band, (0, picture.height - CAPTION_HEIGHT))
+    return whole.convert("RGB")
+
+
+def take_picture(name: str, builder: TableTask, path: Path) -> None:
+    """Render a moment of the scripted policy's first episode."""
+    environment, states = scripted_episode(builder)
+    moment = int(MOMENTS.get(name, 0.6) * (len(states) - 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    render(environment, states[moment], SIZE).save(path, quality=88)
 
 
 def take_overview(names: Sequence[str], path: Path) -> None:
-    """Put the pictures of all tasks, and the small robot, side by side."""
+    """Put the pictures of all tasks side by side, each with its name."""
     width, height = OVERVIEW_TILE
-    pictures = [PICTURES / f"{name}.jpg" for name in names] + [DOCS / "images" / "so101.png"]
-    lines = -(-len(pictures) // OVERVIEW_COLUMNS)
+    lines = -(-len(names) // OVERVIEW_COLUMNS)
     sheet = Image.new("RGB", (OVERVIEW_COLUMNS * (width + 6) - 6, lines * (height + 6) - 6), "white")
-    for index, picture in enumerate(pictures):
-        with Image.open(picture) as opened:
-            tile = opened.convert("RGB").resize(OVERVIEW_TILE, Image.Resampling.LANCZOS)
+    for index, name in enumerate(names):
+        with Image.open(PICTURES / f"{name}.jpg") as opened:
+            tile = captioned(opened.convert("RGB").resize(OVERVIEW_TILE, Image.Resampling.LANCZOS), name)
         line, column = divmod(index, OVERVIEW_COLUMNS)
         sheet.paste(tile, (column * (width + 6), line * (height + 6)))
     sheet.save(path, quality=82)

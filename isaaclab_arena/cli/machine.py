@@ -256,12 +256,12 @@ def completable_commands() -> dict[str, Completable]:
     """Return every command by name; of other packages' commands only the name is known."""
     # The doctor needs none of these, which take a third of its start.
     from isaaclab_arena.config.options import option_types  # noqa: PLC0415
-    from isaaclab_arena.evaluation.options import ASSIGNMENTS  # noqa: PLC0415
+    from isaaclab_arena.evaluation.options import ASSIGNMENTS, AUTO  # noqa: PLC0415
     from isaaclab_arena.policy.catalog import POLICIES  # noqa: PLC0415
     from isaaclab_arena.training import TASKS  # noqa: PLC0415
 
     policies, environments = POLICIES.names(), ENVIRONMENTS.names()
-    known_values = {"policy_type": policies, "policy": policies, "assignment": [*ASSIGNMENTS]}
+    known_values = {"policy_type": policies, "policy": policies, "assignment": [*ASSIGNMENTS, AUTO]}
     found = {}
     for name, command in COMMANDS.items():
         options = getattr(importlib.import_module(command.module), command.options or "")

@@ -24,7 +24,7 @@ from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import planning, process, run, validation
-from isaaclab_arena.evaluation.options import DYNAMIC, ROUND_ROBIN, ClusterOptions, read_command_line, refuse_unknown
+from isaaclab_arena.evaluation.options import AUTO, DYNAMIC, ClusterOptions, read_command_line, refuse_unknown
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
 _MEANS_JOBS = {"jobs", "job", "config", "file", "jobs_file", "job_file", "jobs_config", "config_file", "eval_config"}
@@ -114,7 +114,7 @@ def read_options(arguments: Sequence[str], typed_as: str = PROGRAM) -> tuple[Eva
             what = f"unknown option; the job file needs none: {line}" if others else f"is missing; type: {line}"
             raise ConfigError(what, key=name or "JOBS")
     refuse_unknown(others, options)
-    if options.cluster is not None and options.assignment == ROUND_ROBIN.name:
+    if options.cluster is not None and options.assignment == AUTO:
         # On a cluster, where ranks come and go, nothing can be settled before the start.
         options = replace(options, assignment=DYNAMIC.name)
     return options, overrides

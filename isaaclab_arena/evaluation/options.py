@@ -54,8 +54,12 @@ SPLIT = Assignment(name="split", about="all ranks share each job of known length
 DYNAMIC = Assignment(name="dynamic", about="ranks claim parts of jobs as they go", claims=True)
 
 ASSIGNMENTS = {each.name: each for each in (ROUND_ROBIN, SPLIT, DYNAMIC)}
+AUTO = "auto"  # round_robin; ranks that this program starts split the jobs instead where a rank would have none
 _ASSIGNMENTS_IN_WORDS = "; ".join(f"{name}: {each.about}" for name, each in ASSIGNMENTS.items())
-_ASSIGNMENT_HELP = f"Assignment of episodes to ranks. {_ASSIGNMENTS_IN_WORDS}."
+_ASSIGNMENT_HELP = (
+    f"Assignment of episodes to ranks. {_ASSIGNMENTS_IN_WORDS}; auto: round_robin, or split where a rank of "
+    "--nproc_per_node or --gpu_ids would have no job."
+)
 
 
 # The options, by what depends on them.
@@ -177,7 +181,7 @@ class PaceOptions:
     """Device of the simulation: cpu, cuda or cuda:<index>. By default a GPU if there is one, each rank its own."""
     num_threads: Threads | None = None
     """Physics threads of this rank. By default its share of the cores."""
-    assignment: Annotated[str, tyro.conf.arg(help=_ASSIGNMENT_HELP)] = ROUND_ROBIN.name
+    assignment: Annotated[str, tyro.conf.arg(help=_ASSIGNMENT_HELP)] = AUTO
     split_jobs: bool = False
     """The same as --assignment split; dynamic shares jobs anyway."""
     lease_s: Annotated[float, Field(ge=1)] = 30.0
@@ -202,9 +206,9 @@ class PaceOptions:
     @property
     def mode(self) -> Assignment:
         """How jobs are given to ranks; `ConfigError` if there is no such assignment."""
-        mode = ASSIGNMENTS.get(self.assignment)
+        mode = ROUND_ROBIN if self.assignment == AUTO else ASSIGNMENTS.get(self.assignment)
         if mode is None:
-            near = did_you_mean(self.assignment, ASSIGNMENTS)
+            near = did_you_mean(self.assignment, [*ASSIGNMENTS, AUTO])
             raise ConfigError(f"there is no '{self.assignment}'{near}", key="--assignment")
         return SPLIT if self.split_jobs and mode.deals_whole_jobs else mode
 

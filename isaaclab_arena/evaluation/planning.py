@@ -334,6 +334,7 @@ class RunRequest:
     command_line: tuple[str, ...]  # as typed, one token each
     options: RunOptions  # shared by all jobs
     questions: tuple[schema.Question, ...] = ()  # about the jobs, which stop as soon as they are answered
+    assignment_reason: str | None = None  # why the program chose the assignment of `options`; None if the user did
     import_s: float | None = None  # from this process's start to the program's [s], own on each rank; None if unknown
 
     @classmethod

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from isaaclab_arena import garbage, logs, registry
 from isaaclab_arena.config.loading import limited
-from isaaclab_arena.config.schema import JobsFile
+from isaaclab_arena.config.schema import JobsFile, JobStatus
 from isaaclab_arena.distributed import context as processes
 from isaaclab_arena.distributed import launch
 from isaaclab_arena.distributed.devices import set_up_torch
@@ -28,7 +28,7 @@ from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
 from isaaclab_arena.evaluation import condition_sets, heartbeat, job_run, planning, process, queues, run_start
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.options import AUTO, ROUND_ROBIN, SPLIT, RunOptions
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment_builder import sampler_in_words
 from isaaclab_arena.storage import layout, ledger, recovery
@@ -231,7 +231,7 @@ def run_command_line(
         return launched
     options.check()
     context = processes.DistributedContext.from_environment(device=options.device)
-    request = request_of(context)
+    request = with_assignment(request_of(context), context)
     garbage.collect_from_now_on()
     if options.list_variations:
         if context.is_rank_zero:
@@ -247,6 +247,24 @@ def run_command_line(
     garbage.join_freed_memory_at_once()
     with initialise(context, process_group=options.process_group) as ranks:
         return run(request, RankHost(ranks, is_whole_program=True, writes_report=True)).exit_code
+
+
+def with_assignment(request: planning.RunRequest, context: processes.DistributedContext) -> planning.RunRequest:
+    """Choose the assignment that the command line leaves open, and tell the user if a rank would have no job."""
+    options, world_size = request.options, context.world_size
+    if options.assignment != AUTO or options.split_jobs or world_size == 1:
+        return request
+    pending = [job for job in request.jobs if job.config.status is JobStatus.PENDING]
+    dealt = planning.first_ranks(ROUND_ROBIN, pending, request.questions, world_size)
+    idle = [str(rank) for rank in range(world_size) if rank not in dealt.values()]
+    # Under other launchers users rely on Isaac Lab Arena's own rule, job_index % world_size == rank.
+    chosen = SPLIT if idle and launch.has_started_this_rank() else ROUND_ROBIN
+    reason = f"without a job: rank {', '.join(idle)}" if idle else "every rank has a job"
+    if idle and context.is_rank_zero and chosen is SPLIT:
+        _LOG.info("all ranks share each job, since whole jobs leave rank %s without one", ", ".join(idle))
+    elif idle and context.is_rank_zero:
+        _LOG.warning("%s; with --assignment split all ranks share each job", reason)
+    return replace(request, options=replace(options, assignment=chosen.name), assignment_reason=reason)
 
 
 def show_variations(jobs: Sequence[Job]) -> None:

@@ -479,6 +479,7 @@ def begin_attempt(
         started_at=now(),
         command_line=plan.command_line,
         assignment=options.mode.name,
+        assignment_reason=request.assignment_reason,
         world_size=plan.world_size,
         devices=plan.devices,
         versions=plan.versions,

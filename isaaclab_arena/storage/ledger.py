@@ -337,6 +337,7 @@ class Attempt:
     git_revision: str | None  # of the working directory; None outside a repository
     machine: Node  # host of rank 0
     jobs: tuple[JobState, ...] = field(default_factory=tuple)  # unfinished jobs, in the plan's order
+    assignment_reason: str | None = None  # why the program chose it; None if the user did, and in earlier files
     retry_errors: bool = False  # episodes that ended in an error run again
     # Consecutive episodes with the same error before the job fails. 0 for no limit, and in files of earlier versions.
     max_equal_errors: int = 0

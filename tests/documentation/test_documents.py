@@ -44,30 +44,33 @@ def test_a_step_of_the_readme_works(workspace, step):
     follow(Step(step.file, few) if is_run else step, workspace)
 
 
-def test_the_replayed_recording_gives_the_recorded_outcomes(workspace):
+def test_a_recording_of_the_readmes_run_gives_the_recorded_outcomes_again(workspace):
     """Depends on the README's commands having run in their order."""
-    replayed = max((workspace / "outputs").glob("20*"), key=lambda path: path.stat().st_mtime)
+    recording = "outputs/first/lift-cube-scripted/dataset_lift-cube-scripted.hdf5"
+    line = f"isaaclab-arena policy --policy_type replay lift_object --num_envs 4 --replay_file_path {recording}"
+    follow(Step("", f"{line} --output_dir outputs/again"), workspace)
     outcomes = {}
-    for output, job in ((replayed, "lift_object"), (workspace / "outputs" / "first", "lift-cube-scripted")):
-        lines = map(json.loads, (output / job / "episode_results_rank0.jsonl").read_text().splitlines())
+    for output, job in (("again", "lift_object"), ("first", "lift-cube-scripted")):
+        lines = (workspace / "outputs" / output / job / "episode_results_rank0.jsonl").read_text().splitlines()
         outcomes[job] = sorted(
-            (line["episode_index"], line["outcome"], line["episode_length"], line["episode_return"]) for line in lines
+            (line["episode_index"], line["outcome"], line["episode_length"], line["episode_return"])
+            for line in map(json.loads, lines)
         )
     assert len(outcomes["lift_object"]) == 20
     assert outcomes["lift_object"] == outcomes["lift-cube-scripted"]
 
 
 def test_the_table_of_the_readme_is_one_that_its_command_gives(workspace, capsys):
-    """Depends on the README's first command having run. Speeds and a network's last digits are a machine's own."""
-    (shown,) = [body for body in re.findall(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL) if "status" in body]
-    heading, _, *lines = shown.splitlines()
+    """Depends on the README's first command having run. A network's last digits are a machine's own."""
+    (shown,) = [body for body in re.findall(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL) if "episodes" in body]
     assert main(["merge", str(workspace / "outputs" / "first")]) == 0
-    printed = capsys.readouterr().out.splitlines()
-    found, _, *given = [line for line in printed if not line.startswith(("* ", "results in"))]
-    assert heading.split() == found.split()
-    names = heading.split().index("episodes") + 1
-    assert [line.split()[:names] for line in lines] == [line.split()[:names] for line in given]
-    assert [line.split()[-1] for line in lines] == [line.split()[-1] for line in given]
+    printed = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("* ", "results in"))]
+    found = {line.split()[0]: line.split() for line in printed if line}
+    lines = shown.splitlines()[1:]
+    for job, policy, episodes, *rate in (re.split(r"(?<=[^,])\s+", line)[:5] for line in lines):
+        assert {job, policy, episodes} <= set(found[job])
+        assert job == "colour-gr00t" or " ".join(rate) in " ".join(found[job])
+    assert len(lines) == len(json.loads((workspace / "outputs" / "first" / "results.json").read_text())["jobs"])
 
 
 def test_make_knows_the_targets_that_the_readme_names():

@@ -7,19 +7,17 @@ import pytest
 
 from tests.end_to_end.launching import command, run, same_tables, write_jobs
 
-JOBS = [
-    {"name": "reach", "arena_env_args": {"environment": "reach", "num_envs": 3}, "policy_type": "scripted"},
-    {"name": "random", "arena_env_args": {"environment": "reach", "num_envs": 2}, "policy_type": "random_action"},
-    {"name": "more", "arena_env_args": {"environment": "reach", "num_envs": 2}, "policy_type": "random_action"},
-]
+JOB = {"name": "reach", "arena_env_args": {"environment": "reach", "num_envs": 3}, "policy_type": "scripted"}
 
 
 def test_ranks_give_the_same_tables_whoever_starts_them(tmp_path):
-    path = write_jobs(tmp_path / "jobs.json", [{**job, "num_episodes": 4} for job in JOBS])
+    """Ranks that the runner starts share a job that would leave one idle; torchrun's keep Isaac Lab Arena's rule."""
+    path = write_jobs(tmp_path / "jobs.json", [{**JOB, "num_episodes": 5}])
     base = tmp_path / "outputs"
     under_torchrun = run(command("--eval_jobs_config", path, "--output_dir", tmp_path / "torchrun", ranks=2))
     assert under_torchrun.returncode == 0, under_torchrun.stderr
-    by_itself = run(command("--eval_jobs_config", path, "--output_base_dir", base, "--nproc_per_node", 2))
+    assert "without a job: rank 1; with --assignment split" in under_torchrun.stderr
+    by_itself = run(command(path, "--output_base_dir", base, "--nproc_per_node", 2))
     assert by_itself.returncode == 0, by_itself.stderr
     (output,) = base.iterdir()
     assert same_tables(output, tmp_path / "torchrun")
@@ -27,6 +25,10 @@ def test_ranks_give_the_same_tables_whoever_starts_them(tmp_path):
     assert f"results in {output}" in by_itself.stdout
     (shown_by_rank_0,) = (output / "launcher").glob("*/rank0.log")
     assert f"results in {output}" in shown_by_rank_0.read_text()
+
+    begun = [json.loads((each / "attempts/attempt_1.json").read_text()) for each in (output, tmp_path / "torchrun")]
+    assert [each["assignment"] for each in begun] == ["split", "round_robin"]
+    assert {each["assignment_reason"] for each in begun} == {"without a job: rank 1"}
 
 
 def test_a_job_file_that_is_not_there_leaves_no_directory_and_one_message(tmp_path):
