@@ -26,8 +26,8 @@ LINES = sorted(
 
 def command_of(words: list[str]) -> str:
     """Return which command of ``isaaclab-arena`` a line runs, by its name or its module; empty for another program."""
-    if words[0] == "isaaclab-arena":
-        return words[1]
+    if "isaaclab-arena" in words:
+        return words[words.index("isaaclab-arena") + 1]
     modules = [word for word in words if word == "eval_runner" or word.startswith("isaaclab_arena.")]
     return MODULES.get(modules[-1].rpartition(".")[2], "") if modules else ""
 
@@ -70,7 +70,8 @@ def test_a_command_of_a_document_has_no_option_that_its_program_lacks(line):
     words = shlex.split(line)
     command = command_of(words)
     assert command in commands(), command
-    after = words[2:] if words[0] == "isaaclab-arena" else words[words.index("-m", 1) + 2 :]
+    program = words.index("isaaclab-arena") if "isaaclab-arena" in words else words.index("-m", 1)
+    after = words[program + 2 :]
     given = {word[2:].split("=")[0].replace("-", "_") for word in after if word.startswith("--")}
     if "torch.distributed.run" in words:
         given -= {

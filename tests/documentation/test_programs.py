@@ -52,9 +52,11 @@ HERE = (
     "how_to/distributed.md",
     "how_to/libero.md",
     "how_to/policies.md",
+    "how_to/ray.md",
     "how_to/report.md",
     "how_to/resuming.md",
     "how_to/robots.md",
+    "how_to/slurm.md",
     "how_to/variations.md",
     "how_to/watching.md",
     "reference/jobs.md",
@@ -73,15 +75,18 @@ NOT_RUN = {
         "isaaclab-arena report": "tests/cli/test_look.py writes pages of runs like these",
     },
     "how_to/distributed.md": {
-        "python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --gpu_ids 0 1": "needs two GPUs",
+        "isaaclab-arena run jobs.json --gpu_ids 0 1": "needs two GPUs",
         "python -m torch.distributed.run --nnodes=2": "needs two nodes; tests/end_to_end has ranks of several nodes",
-        "python -m torch.distributed.run --signals-to-handle": "a scheduler's; test_slurm_scripts.py has the signal",
+    },
+    "how_to/ray.md": {
         "kubectl": "needs Kubernetes; test_kuberay.py reads the file",
         "ray st": "needs several nodes; tests/evaluation/cluster has a cluster of two",
         "ray job submit": "needs a cluster with a dashboard; tests/evaluation/cluster has one without",
-        "python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --cluster": "needs GPUs",
+        "isaaclab-arena run jobs.json --cluster": "needs GPUs",
+    },
+    "how_to/slurm.md": {
+        "python -m torch.distributed.run --signals-to-handle": "a scheduler's; test_slurm_scripts.py has the signal",
         "srun": "needs SLURM; test_slurm_scripts.py runs the scripts with an srun of its own",
-        "mpirun": "needs MPI; tests/distributed/test_context.py starts processes with its variables",
         "sbatch": "needs SLURM; test_slurm_scripts.py runs the scripts with an srun of its own",
         "python -m torch.distributed.run ...": "a line of a batch script",
         "trap": "a line of a batch script",
@@ -134,11 +139,11 @@ NOT_RUN = {
         "isaaclab-arena export outputs/tracked --rerun": "needs Rerun; tests/results/exports runs where it is",
     },
     "how_to/training.md": {
-        "python -m torch.distributed.run": "tests/training trains on two ranks",
-        "python -m isaaclab_arena.training.train velocity_go1": "trains for a quarter of an hour; its options are read",
-        "python -m isaaclab_arena.training.train --task reach": "trains for minutes; its options are read",
-        "python -m isaaclab_arena.training.train cartpole --env": "trains for minutes; its options are read",
-        "python -m isaaclab_arena.training.train cartpole --resume": "W&B is a service of others; its options are read",
+        "isaaclab-arena train reach": "tests/training trains on two ranks",
+        "isaaclab-arena train velocity_go1": "trains for a quarter of an hour; its options are read",
+        "isaaclab-arena train --task reach": "trains for minutes; its options are read",
+        "isaaclab-arena train cartpole --env": "trains for minutes; its options are read",
+        "isaaclab-arena train cartpole --resume": "W&B is a service of others; its options are read",
     },
     "index.md": {"pip install": "tests/packaging/test_start_from_a_wheel.py does it, slowly"},
     "start/install.md": {
@@ -153,8 +158,8 @@ SECOND = {"name": "push", "policy_type": "random_action", "num_episodes": 1, "ar
 NOISE = "variations.action.noise.sampler_cfg.high"
 NOISY = {**SECOND, "name": "noise", "variations": {"action.noise.enabled": True}, "sweep": {NOISE: [0.0, 0.01]}}
 # What a page takes for granted, by the name under which it is spoken of.
-JOB_FILES = {"how_to/distributed.md": "jobs.json", "how_to/resuming.md": "jobs.json", "how_to/policies.md": "jobs.yaml",
-             "concepts/batches.md": "jobs.yaml"}  # fmt: skip
+JOB_FILES = {"how_to/distributed.md": "jobs.json", "how_to/ray.md": "jobs.json", "how_to/resuming.md": "jobs.json",
+             "how_to/policies.md": "jobs.yaml", "concepts/batches.md": "jobs.yaml"}  # fmt: skip
 OWN_FILES = {"reference/jobs.md": "jobs.yaml", "users/arena.md": "experiment.yaml"}
 
 

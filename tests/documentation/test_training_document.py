@@ -16,7 +16,7 @@ def test_a_policy_is_trained_taken_up_again_and_evaluated(tmp_path):
     own, _, others = DOCUMENT.partition("## Coming from")
     lines = [*commands_of(own), *commands_of(others.partition("\n## ")[2])]
     # Training on two ranks has tests of its own, and takes three times as long.
-    lines = [line for line in lines if "torch.distributed.run" not in line]
+    lines = [line for line in lines if "--nproc_per_node" not in line]
     assert len(lines) == 3
     for line in lines:
         finished = run(as_arguments(line), timeout_s=patience_s(120), directory=tmp_path)
@@ -40,7 +40,7 @@ def test_the_file_that_is_shown_is_right(tmp_path, monkeypatch):
 
 def test_lines_of_other_trainers_are_understood_as_they_are_shown(tmp_path, monkeypatch, capsys):
     section = DOCUMENT.partition("## Coming from")[2].partition("\n## ")[0]
-    lines = [shlex.split(line)[3:] for line in commands_of(section)]
+    lines = [shlex.split(line)[2:] for line in commands_of(section)]
     assert len(lines) == 4
     monkeypatch.chdir(tmp_path)
     for words in lines:

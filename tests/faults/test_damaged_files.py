@@ -1,6 +1,6 @@
 """Every file of a run is lost, empty, torn, a directory or another run's: what commands say of it and do.
 
-``docs/how_to/resuming.md`` has the same table in words.
+``docs/how_to/resuming.md`` sums it up for users.
 """
 
 import re
