@@ -43,6 +43,7 @@ HERE = (
     "bring_your_policy/gr00t.md",
     "bring_your_policy/index.md",
     "bring_your_policy/openpi.md",
+    "bring_your_policy/rsl_rl.md",
     "bring_your_policy/vla_eval.md",
     "concepts/batches.md",
     "how_to/cameras.md",
