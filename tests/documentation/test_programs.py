@@ -45,11 +45,14 @@ ELSEWHERE = {
 # Pages whose programs run here, each page in a directory of its own.
 HERE = (
     "bring_your_policy/gr00t.md",
+    "bring_your_policy/index.md",
     "bring_your_policy/openpi.md",
+    "bring_your_policy/rsl_rl.md",
     "bring_your_policy/vla_eval.md",
     "concepts/batches.md",
     "how_to/cameras.md",
     "how_to/distributed.md",
+    "how_to/latency.md",
     "how_to/libero.md",
     "how_to/policies.md",
     "how_to/ray.md",
@@ -110,6 +113,9 @@ NOT_RUN = {
         "python -m torch.distributed.run": "tests/gr00t/training/test_finetune.py trains on two ranks",
         "python -m benchmarks.success.models": "takes an hour",
     },
+    "how_to/latency.md": {
+        "isaaclab-arena run": "plays 1000 episodes; tests/evaluation/test_latency.py plays a few",
+    },
     "how_to/libero.md": {
         "git clone": "loads LIBERO from the network",
         "python3 -m venv": "is followed by packages from the network",
@@ -125,6 +131,7 @@ NOT_RUN = {
     "bring_your_policy/gr00t.md": {
         "pip install -e submodules/Isaac-GR00T": "is installed already",
         "gr00t-server": "serves until it is stopped; tests/gr00t starts servers",
+        "isaaclab-arena run": "takes a minute; test_documents.py runs such jobs of the README",
     },
     "how_to/watching.md": {
         "isaaclab-arena watch": "needs a training; tests/cli/test_watch.py watches one, slowly",
@@ -196,7 +203,7 @@ def workspace(workspaces: Path, page: str) -> Path:
     if not directory.exists():
         for name in ("first", "noise"):
             shutil.copytree(workspaces / name, directory / "outputs" / name)
-        for name in ("jobs", "models"):
+        for name in ("jobs", "models", "isaaclab_arena_gr00t"):
             (directory / name).symlink_to(ROOT / name)
         if page in JOB_FILES:
             shutil.copy(workspaces / "jobs.json", directory / JOB_FILES[page])
