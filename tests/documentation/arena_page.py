@@ -9,7 +9,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "users" / "arena.md").read_text()
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: what is written, of which programs, what becomes of it, and how."""
+    """A flag or key of a table: what is written, of which programs, what becomes of it, and how."""
 
     written: str
     programs: tuple[str, ...]
@@ -29,6 +29,7 @@ def table(heading: str) -> list[Row]:
     ]
     both = {"both": ("eval", "policy")}
     return [
-        Row(cells[0].strip("`"), both.get(cells[1], (cells[1],)) if len(cells) > 3 else (), *cells[-2:])
+        Row(written, both.get(cells[1], (cells[1],)) if len(cells) > 3 else (), *cells[-2:])
         for cells in lines
+        for written in re.findall(r"`([^`]+)`", cells[0])
     ]
