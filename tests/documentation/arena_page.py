@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAGE = (Path(__file__).parents[2] / "docs" / "users" / "arena.md").read_text()
+_ONE_PROGRAM = re.compile(r"\((eval|policy)\)$")
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,8 @@ def table(heading: str) -> list[Row]:
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:3] == "| `"
     ]
-    both = {"both": ("eval", "policy")}
     return [
-        Row(written, both.get(cells[1], (cells[1],)) if len(cells) > 3 else (), *cells[-2:])
+        Row(written, tuple(_ONE_PROGRAM.findall(cells[0])) or ("eval", "policy"), *cells[-2:])
         for cells in lines
         for written in re.findall(r"`([^`]+)`", cells[0])
     ]
