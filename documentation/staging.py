@@ -33,7 +33,7 @@ def stage(target: Path) -> None:
     shutil.copytree(DOCS, target)
     for name, write in generated().items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (target / name).write_text(write(), encoding="utf-8")
+        (target / name).write_text(f"---\nsearch:\n  boost: 0.3\n---\n\n{write()}", encoding="utf-8")
     waiting = list(DOCS.rglob("*.md"))
     done: set[Path] = set()
     while waiting:
@@ -41,7 +41,9 @@ def stage(target: Path) -> None:
         text = source.read_text(encoding="utf-8")
         place = target / place_of(source)
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(with_links_of_the_site(text, source), encoding="utf-8")
+        # Pages that are not of docs/ are found, but after those that are.
+        front = "" if source.is_relative_to(DOCS) else "---\nsearch:\n  boost: 0.05\n---\n\n"
+        place.write_text(front + with_links_of_the_site(text, source), encoding="utf-8")
         for linked in linked_outside(text, source):
             if linked not in done:
                 done.add(linked)
