@@ -1,4 +1,4 @@
-"""The floors of the house as text, written from the import contracts into docs/concepts/architecture.md.
+"""The floors of the house as text, written from the import contracts into docs/concepts/floors.md.
 
 `python -m tests.documentation.floors` writes them; a test holds that the document has what it would write.
 """
@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = ROOT / "docs" / "concepts" / "architecture.md"
+DOCUMENT = ROOT / "docs" / "concepts" / "floors.md"
 HOUSE = "isaaclab_arena"
 _BLOCK = re.compile(r"(<!-- floors -->\n).*?(<!-- end of floors -->)", re.DOTALL)
 
