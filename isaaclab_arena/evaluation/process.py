@@ -261,8 +261,8 @@ _TENSORS: Any = vars(torch)["_tensor_str"]
 _WARNINGS: Any = warnings  # its list of filters may be another one later
 _OF_CUDNN = ("enabled", "benchmark", "deterministic", "allow_tf32")
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
-# torch sets these variables when its compiler loads, and no result depends on them.
-_OF_CACHES = frozenset({b"TORCHINDUCTOR_CACHE_DIR", b"TRITON_CACHE_DIR"})
+# torch sets the first two when its compiler loads, Gymnasium the third; no result depends on them.
+_OF_LIBRARIES = frozenset({b"TORCHINDUCTOR_CACHE_DIR", b"TRITON_CACHE_DIR", b"PYGAME_HIDE_SUPPORT_PROMPT"})
 _MORE_SIGNALS = (signal.SIGQUIT, signal.SIGUSR2, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
 
 
@@ -284,7 +284,7 @@ def _umask() -> int:
 
 
 def _change_variables(before: Mapping[bytes, bytes], after: Mapping[bytes, bytes]) -> None:
-    for name in sorted({*before, *after} - _OF_CACHES):
+    for name in sorted({*before, *after} - _OF_LIBRARIES):
         if name in after and before.get(name) != after[name]:
             os.environb[name] = after[name]
         elif name not in after:
@@ -375,7 +375,7 @@ _SHARED = (
     _Shared("the working directory", os.getcwd, os.chdir),
     _Shared(
         "environment variables",
-        lambda: {name: value for name, value in os.environb.items() if name not in _OF_CACHES},
+        lambda: {name: value for name, value in os.environb.items() if name not in _OF_LIBRARIES},
         lambda value: _change_variables(os.environb, value),
         repeat=_change_variables,
         describe=lambda before, after: ", ".join(

@@ -438,9 +438,9 @@ def begin_attempt(
         # Refuse before the old results are set aside.
         planning.refuse_slow_backends(request.jobs, {name: known.get(name) for name in to_rerun}, machinery)
         number, entries = repair_run(resumed, options, to_rerun=to_rerun)
-        _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(entries), len(request.jobs))
         if not entries:
             return None
+        _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(entries), len(request.jobs))
         planning.refuse_slow_backends(request.jobs, {entry.job: known.get(entry.job) for entry in entries}, machinery)
     else:
         ledger.clear_unbegun(path)

@@ -616,8 +616,8 @@ def embodiment_tag(name: str) -> Any:
         from gr00t.data.embodiment_tags import EmbodimentTag  # noqa: PLC0415  only where it is needed
     except ImportError as error:
         message = (
-            f"the package gr00t cannot be imported ({error}); install the one that comes along with "
-            "pip install -e submodules/Isaac-GR00T, or NVIDIA's"
+            f"the package gr00t cannot be imported ({error}); install NVIDIA's, or the small "
+            "one of a checkout of this project: pip install -e submodules/Isaac-GR00T"
         )
         raise ConfigError(message) from error
     wanted = name.strip().casefold()

@@ -21,7 +21,9 @@ def gr00t_server(options: ServeOptions, served: ServedJob, listen: ListenOptions
     try:
         from isaaclab_arena_gr00t.serving import gr00t  # noqa: PLC0415  the documented path of `main` needs no gr00t
     except ImportError as error:
-        message = f"needs the package gr00t that comes along: pip install -e submodules/Isaac-GR00T ({error})"
+        message = (
+            f"needs the package gr00t; in a checkout of this project: pip install -e submodules/Isaac-GR00T ({error})"
+        )
         raise ConfigError(message, key="--protocol") from error
     given = [option for option, words in (("--images", options.images), ("--states", options.states)) if words]
     if given and isinstance(served.policy.policy, gr00t.Gr00tClosedloopPolicy):
