@@ -277,7 +277,9 @@ def flatten(tree: Observation | StateTree, prefix: str) -> Iterator[tuple[str, A
 def recorded_entries(environment: Environment) -> dict[str, RecordedEntries]:
     """Return names, units and bounds of the entries of actions and of the group ``policy``, by path in a recording."""
     declared = [((layout.ACTIONS,), environment.action_spec)]
-    declared += [((layout.OBSERVATIONS, *keys), spec) for keys, spec in leaves(environment.observation_spec["policy"])]
+    declared += [
+        ((layout.OBSERVATIONS, *keys), spec) for keys, spec in leaves(environment.observation_spec.get("policy", {}))
+    ]
     entries = {}
     for keys, spec in declared:
         low, high = (
