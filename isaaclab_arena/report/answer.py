@@ -184,18 +184,19 @@ def compared_jobs(
             asked[new, old] = answer, len(own)
     verdicts = _stored_verdicts(runs, positions)
     # A pair that both the run and `compare` compared appears once, with the direction of `compare`.
-    wanted = [*verdicts, *(sides for sides in asked if sides not in verdicts and sides[::-1] not in verdicts)]
-    families, alone = [[sides] for sides in wanted], ()
-    if not wanted:
+    others = [sides for sides in asked if sides not in verdicts and sides[::-1] not in verdicts]
+    families, alone = [list(verdicts), *([sides] for sides in others)], ()
+    if not verdicts and not others:
         tasks: list[list[int]] = []
         for at, arm in arms.items():
             own = next((task for task in tasks if not differences_of_tasks(arm, arms[task[0]])), None)
             tasks.append([at]) if own is None else own.append(at)
         alone = tuple(task[0] for task in tasks if len(task) == 1)
         families = [
-            [(later, earlier) for earlier, later in combinations(task, 2) if is_small or earlier == task[0]]
+            [(later, earlier) for earlier, later in combinations(task, 2)]
+            if len(task) <= MOST_IN_ALL_PAIRS
+            else [(later, task[0]) for later in task[1:]]
             for task in tasks
-            for is_small in [len(task) <= MOST_IN_ALL_PAIRS]
         ]
 
     found: list[PairOnPage] = []
@@ -312,7 +313,7 @@ def findings(compared: JobsCompared, jobs: Sequence[JobOnPage], suites: Sequence
     elif len(jobs) > 1:
         more = Finding(
             claim="No two jobs can be compared",
-            figures=f"The {len(jobs)} jobs are of {len(jobs)} different tasks.",
+            figures="No two are of the same task.",
             way_out="To know which of two policies is better, give both the same environment and seed.",
         )
     else:
@@ -327,32 +328,22 @@ def findings(compared: JobsCompared, jobs: Sequence[JobOnPage], suites: Sequence
 
 def _of_pair(pair: PairOnPage, names: Sequence[str], at: int) -> Finding:
     """Return the sentence of a pair, the better job first."""
-    verdict, difference = pair.verdict, pair.difference
-    first, second, sign = pair.first, pair.second, 1.0
-    if verdict == comparison.Verdict.WORSE or (not pair.is_decided and difference < 0):
-        first, second, sign = second, first, -1.0
-    better, other = names[first], names[second]
+    turned = pair.verdict == comparison.Verdict.WORSE or (not pair.is_decided and pair.difference < 0)
+    better, other = (names[each] for each in (pair.first, pair.second)[:: -1 if turned else 1])
     claims = {
         comparison.Verdict.BETTER: f"{better} is better than {other}",
         comparison.Verdict.WORSE: f"{better} is better than {other}",
         comparison.Verdict.NO_WORSE: f"{better} is no worse than {other}",
         UNFINISHED: f"Not finished: {better} or {other}",
     }
-    counts = pair.counts
-    rates = [100 * successes / counts.total for successes in counts.successes][:: int(sign)]
-    low, high = sorted((100 * sign * pair.interval.low, 100 * sign * pair.interval.high))
     adjusted = f", adjusted for {pair.family} pairs" if pair.family > 1 else ""
     surely = f"p = {pair.adjusted_p:.2g} (McNemar mid-p{adjusted})"
     # Where jobs could stop at any episode the answer of the run holds, and the p-value does not.
     if pair.answer is not None:
         surely = plain_text(stopping.in_words(pair.answer))
-    figures = (
-        f"{rates[0]:.1f} % against {rates[1]:.1f} % in {counts.total} episodes with the same start: "
-        f"{100 * sign * difference:+.1f} points [{low:+.1f}, {high:+.1f}], {surely}."
-    )
     return Finding(
-        claim=claims.get(verdict, f"Not decided: {better} or {other}"),
-        figures=figures,
+        claim=claims.get(pair.verdict, f"Not decided: {better} or {other}"),
+        figures=_figures(pair, surely, turned=turned),
         way_out="" if pair.is_decided else _way_out(pair),
         pair=at,
     )
@@ -381,26 +372,36 @@ def _way_out(pair: PairOnPage) -> str:
 
 
 def _of_policies(pairs: Sequence[PairOnPage], jobs: Sequence[JobOnPage]) -> Iterator[Finding]:
-    """Yield a sentence for each two policies that meet on several tasks, over all of their pairs."""
-    groups: dict[tuple[str, str], list[PairOnPage]] = {}
+    """Yield a sentence for each two policies that meet in several pairs of jobs, over all of their episodes."""
+    groups: dict[tuple[str, str], list[MatchedEpisodes]] = {}
+    tasks: dict[tuple[str, str], set[str]] = {}
     for pair in pairs:
-        first, second = jobs[pair.first].policy, jobs[pair.second].policy
-        if first != second and pair.verdict != UNFINISHED and pair.answer is None:
-            groups.setdefault((first, second), []).append(pair)
-    for (first, second), own in groups.items():
-        pooled = paired_difference([pair.matched for pair in own]) if len(own) > 1 else None
-        if pooled is None:
+        sides, matched = (jobs[pair.first].policy, jobs[pair.second].policy), pair.matched
+        if sides[0] == sides[1] or pair.verdict == UNFINISHED or pair.answer is not None:
             continue
-        verdict = comparison.verdict_of(pooled.difference, pooled.interval, pooled.mid_p, _QUESTION)
-        names = (first, second) if pooled.difference >= 0 else (second, first)
-        rates = sorted((100 * successes / pooled.counts.total for successes in pooled.counts.successes), reverse=True)
-        low, high = 100 * pooled.interval.low, 100 * pooled.interval.high
-        low, high = (low, high) if pooled.difference >= 0 else (-high, -low)
+        if sides[::-1] in groups:
+            sides, matched = sides[::-1], replace(matched, first=matched.second, second=matched.first)
+        groups.setdefault(sides, []).append(matched)
+        tasks.setdefault(sides, set()).add(jobs[pair.first].task)
+    pooled = {sides: paired_difference(own) for sides, own in groups.items() if len(own) > 1}
+    known = {sides: found for sides, found in pooled.items() if found is not None}
+    decided = comparison.verdicts_of(list(known.values()), _QUESTION)
+    for (sides, found), (p_value, verdict) in zip(known.items(), decided, strict=True):
+        better, other = sides if found.difference >= 0 else sides[::-1]
         is_open = verdict is comparison.Verdict.UNDECIDED
-        how = f"Not decided: {names[0]} or {names[1]}" if is_open else f"{names[0]} is better than {names[1]}"
-        yield Finding(
-            claim=f"{how} over {len(own)} tasks",
-            figures=f"{rates[0]:.1f} % against {rates[1]:.1f} % in {pooled.counts.total} episodes with the same start: "
-            f"{100 * abs(pooled.difference):+.1f} points [{low:+.1f}, {high:+.1f}], p = {pooled.mid_p:.2g} "
-            "(McNemar mid-p, all tasks together).",
-        )
+        claim = f"Not decided: {better} or {other}" if is_open else f"{better} is better than {other}"
+        over = f"{len(groups[sides])} pairs of jobs" if len(tasks[sides]) == 1 else f"{len(tasks[sides])} tasks"
+        adjusted = f", adjusted for {len(known)} pairs of policies" if len(known) > 1 else ""
+        surely = f"p = {p_value:.2g} (McNemar mid-p, all episodes together{adjusted})"
+        yield Finding(claim=f"{claim} over {over}", figures=_figures(found, surely, turned=found.difference < 0))
+
+
+def _figures(found: PairedDifference, surely: str, *, turned: bool) -> str:
+    """Return rates and difference in words, those of the second side first if they are `turned`."""
+    sign = -1.0 if turned else 1.0
+    one, other = (100 * successes / found.counts.total for successes in found.counts.successes[:: int(sign)])
+    low, high = sorted((100 * sign * found.interval.low, 100 * sign * found.interval.high))
+    return (
+        f"{one:.1f} % against {other:.1f} % in {found.counts.total} episodes with the same start: "
+        f"{100 * sign * found.difference:+.1f} points [{low:+.1f}, {high:+.1f}], {surely}."
+    )

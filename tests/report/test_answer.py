@@ -218,6 +218,11 @@ def test_every_two_jobs_of_a_task_are_compared_as_one_family_and_the_most_tellin
     assert with_worst == pytest.approx(sorted(each.mid_p for each in report.tasks))
 
 
+def test_of_many_jobs_of_a_task_each_is_compared_with_the_first(tmp_path: Path):
+    pairs = pairs_of(tmp_path / "run", **{f"job{number}": "sf" * 4 for number in range(8)})
+    assert sorted((pair.first, pair.second) for pair in pairs) == [(number, 0) for number in range(1, 8)]
+
+
 def test_a_job_that_is_not_finished_has_no_verdict_and_the_answer_says_what_to_do(tmp_path: Path):
     (found,) = answer_of(tmp_path / "run", {"old": OLD, "new": "s" * 14 + "--ss"})
     assert found.claim == "Not finished: new or old"
