@@ -16,7 +16,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import rows
 from isaaclab_arena.results.columns import JOBS, PREFIX, Show
 from isaaclab_arena.results.merge import keys_in, scored_in
-from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
+from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, most_typical_first, together
 
 # Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by index.
 
@@ -386,15 +386,13 @@ def reasons_of(episodes: pd.DataFrame, filmed: Set[int]) -> tuple[Reason, ...]:
 
     found = []
     for reason, members in sorted(groups.items(), key=lambda group: -len(group[1])):
-        shown = [at for at in members if column["episode_index"][at] in filmed]
-        if shown:
-            # The most typical film is that of the episode in which the event came nearest to the median moment of all
-            # episodes with this reason; without an event, that of the episode of the most usual length.
-            moments = {at: _moment_of(column, at) for at in members}
-            usual = float(np.median([*moments.values()]))
-            shown.sort(key=lambda at: abs(moments[at] - usual))
-        typical = tuple(int(column["episode_index"][at]) for at in shown[:MOST_FILMS_OF_A_REASON])
-        found.append(Reason(event=plain_text(reason), count=len(members), filmed=typical))
+        # The most typical film is that of the episode in which the event came nearest to the median moment of all
+        # episodes with this reason; without an event, that of the episode of the most usual length.
+        typical: list[int] = []
+        if not filmed.isdisjoint(indices := [int(column["episode_index"][at]) for at in members]):
+            ordered = most_typical_first([_moment_of(column, at) for at in members])
+            typical = [indices[place] for place in ordered if indices[place] in filmed][:MOST_FILMS_OF_A_REASON]
+        found.append(Reason(event=plain_text(reason), count=len(members), filmed=tuple(typical)))
     if len(found) > MOST_REASONS:
         others = found[MOST_REASONS - 1 :]
         most = sum((other.filmed for other in others), ())[:MOST_FILMS_OF_A_REASON]

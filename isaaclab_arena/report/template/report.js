@@ -380,7 +380,7 @@
       });
       const more = trace.panels.filter((each) => !each.main);
       curves.append(...(chips.length ? [make("p", { class: "moments" }, "Events: ", ...chips)] : []), ...trace.panels.filter((each) => each.main).map((each) => panelOf(each, trace, clock)),
-        make("p", { class: "ends" }, make("span", {}, "0 s"), make("span", {}, "time in the episode"), make("span", {}, seconds(clock.end))),
+        make("p", { class: "ends", "aria-label": "time in the episode" }, ...[0, 1, 2, 3, 4].map((k) => make("span", {}, seconds((k * clock.end) / 4)))),
         more.length ? make("details", {}, make("summary", {}, `${more.length} more observation${more.length > 1 ? "s" : ""}`), ...more.map((each) => panelOf(each, trace, clock))) : "");
     } else if (videos.length) curves.append(make("p", { class: "small" }, "No traces of this episode are part of the page: it has no recording, or there was no room."));
     const name = isPair ? make("h3", { class: `how-line c${outcomeOf[id]}` }, make("bdi", {}, job.name)) : null;
@@ -438,6 +438,12 @@
     clock = { time: 0, dt, end: Math.max(...sides.map((id, k) => stepsOf(id) * (traces[k]?.dt || dt))), videos: [], readers: [], playing: false };
     byId("player-title").replaceChildren(isPair ? "" : make("bdi", {}, DATA.jobs[jobOf[sides[0]]].name + ", "), `episode ${episodeIndex(sides[0])}`);
     byId("player-body").replaceChildren(make("div", { class: isPair ? "sides" : "sides one" }, ...sides.map((id, k) => side(id, traces[k], clock, isPair))));
+    const opened = clock, [video] = clock.videos, steps = Math.max(...sides.map(stepsOf));
+    // Without a recording, the length of the film says how long a step takes: it has a frame more than there were steps.
+    if (video && !traces.some((each) => each && each.dt)) video.addEventListener("loadedmetadata", () => {
+      [opened.dt, opened.end] = [video.duration / (steps + 1), (video.duration * steps) / (steps + 1)];
+      if (clock === opened) show(clock.time);
+    });
     byId("position").max = Math.round(clock.end / clock.dt);
     byId("transport").hidden = !clock.videos.length;
     player.showModal();
