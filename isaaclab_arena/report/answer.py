@@ -25,8 +25,9 @@ from isaaclab_arena.analysis.comparison_files import NAME
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.report.jobs import JobOnPage
+from isaaclab_arena.report.jobs import JobOnPage, pooled_rate
 from isaaclab_arena.results import stopping
+from isaaclab_arena.results.rows import percent_text
 from isaaclab_arena.results.statistics import draws_of
 from isaaclab_arena.storage.atomic import read_json
 
@@ -292,38 +293,57 @@ class Finding:
     pair: int | None = None  # position of its pair on the page; None for several pairs, and for none
 
 
-def findings(compared: JobsCompared, jobs: Sequence[JobOnPage], suites: Sequence[Mapping[str, Any]]) -> list[Finding]:
+def findings(
+    compared: JobsCompared,
+    jobs: Sequence[JobOnPage],
+    suites: Sequence[Mapping[str, Any]] = (),
+    answers: Sequence[stopping.Answer] = (),
+) -> list[Finding]:
     """Return the answer of a page, the most telling sentence first; at least one for a page with jobs."""
     names = [job.name for job in jobs]
-    found = [_of_pair(pair, names, at) for at, pair in enumerate(compared.pairs)]
     # Policies that meet on several tasks have one answer over all of them, which comes before those of the tasks.
-    found = [*_of_policies(compared.pairs, jobs), *found]
-    if found:
-        return found
-    # Without a pair: the rates, and the reason that nothing can be compared.
-    found = [Finding(claim=f"{suite['name']}: mean of its tasks {suite['mean']}", figures="") for suite in suites]
-    measured = [job for job in jobs if job.num_scored]
-    if not found and len(jobs) == 1 and measured:
-        (job,) = measured
-        figures = f"{job.row['successes']} of {job.num_scored} episodes, 95 % interval in brackets."
-        found.append(Finding(claim=f"{job.name} succeeds in {job.rate}", figures=figures))
+    found = [*_of_policies(compared.pairs, jobs)]
+    found += [_of_pair(pair, names, at) for at, pair in enumerate(compared.pairs)]
+    for each in (each for each in answers if len(each.question.jobs) == 1):
+        bar = f"whether {each.question.jobs[0]} succeeds in more than {100 * (each.question.at_least or 0.0):g} %"
+        claim = (
+            f"Not decided: {bar}" if each.verdict is None else stopping.verdict_in_words(each.question, each.verdict)
+        )
+        found.append(Finding(claim=claim, figures=f"{stopping.in_words(each)}."))
+    found = [replace(each, claim=plain_text(each.claim), figures=plain_text(each.figures)) for each in found]
+    return found or [*_rates(jobs, suites), _what_is_missing(compared, jobs)]
+
+
+def _rates(jobs: Sequence[JobOnPage], suites: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Yield the rates of jobs that are compared with nothing: of suites, or else of the single policy."""
+    for suite in suites:
+        figures = f"All episodes together: {suite['pooled']}."
+        yield Finding(claim=f"{suite['name']}: mean of its tasks {suite['mean']}", figures=figures)
+    measured = sorted((job for job in jobs if job.num_scored), key=lambda job: job.row["success_rate"])
+    whole = pooled_rate([job.scored for job in measured], label="") if measured else None
+    if suites or whole is None or len({job.policy for job in jobs}) > 1:
+        return
+    rate = percent_text(whole.rate, whole.interval.low, whole.interval.high, unit=" %")
+    figures = f"{whole.successes} of {whole.scored} episodes{whole.repeats}, with the 95 % interval (Wilson)."
+    if len(measured) > 1:
+        least, most = measured[0], measured[-1]
+        figures += f" Over {len(measured)} jobs, from {least.rate} in {least.name} to {most.rate} in {most.name}."
+    who = jobs[0].name if len(jobs) == 1 else jobs[0].policy
+    yield Finding(claim=f"{who} succeeds in {rate}", figures=figures)
+
+
+def _what_is_missing(compared: JobsCompared, jobs: Sequence[JobOnPage]) -> Finding:
+    """Return why no two jobs are compared, and the way to an answer."""
     if compared.missing:
-        why = f"{len(compared.missing)} pairs of jobs" if len(compared.missing) > 1 else "Two jobs"
-        more = Finding(claim=f"{why} of the same task cannot be compared", figures=compared.missing[0])
-    elif len(jobs) > 1:
-        more = Finding(
-            claim="No two jobs can be compared",
-            figures="No two are of the same task.",
-            way_out="To know which of two policies is better, give both the same environment and seed.",
-        )
+        more = len(compared.missing) - 1
+        others = f" The same holds for {more} more pair{'s' if more > 1 else ''} of jobs." if more else ""
+        return Finding(claim="Jobs of the same task cannot be compared", figures=f"{compared.missing[0]}.{others}")
+    second = "another policy in the same environment with the same seed"
+    if len(jobs) > 1:
+        claim, figures = "No two jobs can be compared", "No two are of the same task."
     else:
-        more = Finding(
-            claim="Nothing to compare it with" if jobs else "The run has no job",
-            figures="",
-            way_out="Evaluate a second policy in the same environment with the same seed, in one job file or in "
-            "another run, and write a page of both.",
-        )
-    return [*found, more]
+        claim, figures = "Nothing to compare it with" if jobs else "The run has no job", ""
+    return Finding(claim=claim, figures=figures, way_out=f"For a comparison, evaluate {second}.")
 
 
 def _of_pair(pair: PairOnPage, names: Sequence[str], at: int) -> Finding:
@@ -340,7 +360,7 @@ def _of_pair(pair: PairOnPage, names: Sequence[str], at: int) -> Finding:
     surely = f"p = {pair.adjusted_p:.2g} (McNemar mid-p{adjusted})"
     # Where jobs could stop at any episode the answer of the run holds, and the p-value does not.
     if pair.answer is not None:
-        surely = plain_text(stopping.in_words(pair.answer))
+        surely = stopping.in_words(pair.answer)
     return Finding(
         claim=claims.get(pair.verdict, f"Not decided: {better} or {other}"),
         figures=_figures(pair, surely, turned=turned),

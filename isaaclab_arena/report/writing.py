@@ -243,6 +243,7 @@ def page_of(
         ordered = sorted(films, key=lambda film: not film.embedded)
         filmed = dict.fromkeys((film.job, film.episode_index) for film in ordered)
         traces = of_films(runs, [(job.run, job.row["name"]) for job in jobs], list(filmed))
+    answers = [each for merged in runs.values() for each in merged.answers]
     # The evaluated policies by content, each once.
     evaluated: dict[tuple[str, str | None, str | None], list[str]] = {}
     for job in jobs:
@@ -272,7 +273,7 @@ def page_of(
         texts=texts(jobs[:MOST_JOBS_SHOWN], [merged.plan for merged in runs.values()], suites),
         curves=sections.curves(jobs),
         matrix=sections.matrix(jobs),
-        findings=() if running else tuple(answer.findings(compared, jobs, suites)),
+        findings=() if running else tuple(answer.findings(compared, jobs, suites, answers)),
         compared=compared,
         robustness=robustness,
         error_texts=tuple(errors),

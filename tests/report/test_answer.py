@@ -16,14 +16,17 @@ from isaaclab_arena.config.schema import Question
 from isaaclab_arena.report.answer import (
     EvidenceCurve,
     Finding,
+    JobsCompared,
     PairOnPage,
     compared_jobs,
     evidence_curve,
+    findings,
 )
 from isaaclab_arena.report.writing import page_of
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.stopping import Answering, PairCounts, log_e_value_of_difference, log_e_value_of_equality
 from tests.analysis.recorded_runs import write_run
+from tests.results.evidence import commit_lines
 from tests.tracking.runs import stopped_run
 
 QUESTION = Question(name="new-vs-old", jobs=("new", "old"), max_episodes=100)
@@ -233,12 +236,24 @@ def test_a_job_that_is_not_finished_has_no_verdict_and_the_answer_says_what_to_d
 def test_a_page_without_a_pair_says_what_is_missing(tmp_path: Path):
     rate, alone = answer_of(tmp_path / "one", {"lift": "sssf"})
     assert rate.claim == "lift succeeds in 75.0 % [30.1, 95.4]"
-    assert "Evaluate a second policy" in alone.way_out
-    (other_tasks,) = answer_of(tmp_path / "tasks", {"mine:0": "ss", "yours:1": "sf"})[-1:]
+    assert "evaluate another policy" in alone.way_out
+    (mine, _, other_tasks) = answer_of(tmp_path / "tasks", {"mine:0": "ss", "yours:1": "sf"})
+    assert mine.claim.startswith("mine: mean of its tasks 100.0 %")
     assert other_tasks.claim == "No two jobs can be compared"
-    (apart,) = answer_of(tmp_path / "starts", {"old": OLD, "new": NEW}, own_starts=True)
+    _, apart = answer_of(tmp_path / "starts", {"old": OLD, "new": NEW}, own_starts=True)
     assert "no two episodes started from the same conditions" in apart.figures
     assert "cube.x" in apart.figures
+
+
+def test_one_policy_alone_has_its_rate_over_all_jobs_and_its_worst_and_best_one(tmp_path: Path):
+    first, second = (
+        write_run(tmp_path / name, {name: "sssf" if name == "a" else "ffff"}, object=name) for name in "ab"
+    )
+    page = page_of({run: merge_results(run) for run in (first, second)}, embedded_bytes=0)
+    whole, missing = page.findings
+    assert whole.claim == "zero_action succeeds in 37.5 % [13.7, 69.4]"
+    assert "from 0.0 % [0.0, 49.0] in b: b to 75.0 % [30.1, 95.4] in a: a." in whole.figures
+    assert missing.claim == "No two jobs can be compared"
 
 
 def test_two_policies_that_meet_on_several_tasks_have_one_answer_over_all_of_them(tmp_path: Path):
@@ -260,3 +275,15 @@ def test_a_run_that_asked_answers_with_its_evidence_which_holds_at_every_look(tm
     assert found.claim == "new is better than old"
     assert "decided after 7 of 12" in found.figures
     assert "McNemar" not in found.figures
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "claim"),
+    [("s" * 40, "lift succeeds in more than 50 %"), ("sf", "Not decided: whether lift succeeds in more than 50 %")],
+)
+def test_a_run_that_asked_for_a_bar_answers_whether_it_is_reached(outcomes: str, claim: str):
+    bar = Question(name="bar", jobs=("lift",), max_episodes=40, at_least=0.5)
+    finished = {"lift": {line.episode_index: line for line in commit_lines(outcomes)}}
+    (found,) = findings(JobsCompared(), [], answers=[Answering(bar, num_questions=1).look(finished)])
+    assert found.claim == claim
+    assert "e = " in found.figures
