@@ -7,6 +7,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image
@@ -107,9 +108,11 @@ def test_a_long_episode_is_thinned_and_loses_no_peak(num_steps: int):
 
 
 def test_only_filmed_episodes_with_a_whole_recording_have_traces(tmp_path: Path):
-    run = write_recorded_run(tmp_path / "run", {index: arrays_of(10) for index in (0, 1, 2)}, filmed=range(1, 4))
+    run = write_recorded_run(tmp_path / "run", {index: arrays_of(10) for index in (0, 1, 2)}, filmed=range(1, 5))
     damaged = run / "lift" / "episodes" / "e000002.h5"
     damaged.write_bytes(damaged.read_bytes()[:600])
+    with h5py.File(run / "lift" / "episodes" / "e000003.h5", "w") as words:
+        words["data/demo_3/actions"] = ["left", "right"]
     assert [trace["episode"] for trace in traces_of(run)] == [1]
     assert traces_of(run, running=True) == []
 
