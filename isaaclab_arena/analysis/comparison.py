@@ -34,6 +34,7 @@ from isaaclab_arena.storage.contents import changed_facts
 _POWER = 0.8
 _MOST_PAIRS = 5_000
 _DETECTABLE_STEP = 0.005
+_MOST_EXAMINED = 200
 
 
 class Verdict(StrEnum):
@@ -569,11 +570,15 @@ def reason_against(first: Arm, second: Arm, *, partial: bool, may_be_partial: bo
 
 def reason_without_pairs(matched: MatchedEpisodes) -> str:
     """Return the reason that the episodes of two jobs make no pair with a known success."""
-    if unequal := matched.unequal:
+    first, second = matched.unequal_sides
+    if len(first):
+        # A few of many episodes name what differs: finding it is slow.
+        few = np.arange(min(len(first), _MOST_EXAMINED))
+        unequal = replace(matched, unequal_sides=(first.at(few), second.at(few))).unequal
         named = ", ".join(dict.fromkeys(name for each in unequal for name in each.names))
         return (
-            f"no two episodes started from the same conditions: {len(unequal)} differ in {named}; evaluate both with "
-            "the same seed, or with the same saved conditions"
+            f"no two episodes started from the same conditions: {len(first)} differ in {named}; evaluate both with the "
+            "same seed, or with the same saved conditions"
         )
     return "they have no episode in common that says on both sides whether it succeeded"
 

@@ -5,7 +5,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import combinations
+from functools import cached_property
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,9 @@ MOST_EVIDENCE = 16
 """Pairs whose evidence is drawn by episode: the most telling ones."""
 
 MOST_IN_ALL_PAIRS = 6
-"""Jobs of one task of which each two are compared; of more jobs, each with the first."""
+"""Jobs of one task and its conditions of which each two are compared; of more jobs, each with the first."""
+
+_MOST_LOOKED_UP = 50  # episodes of a job that are searched for a condition that another job has
 
 UNFINISHED = "not finished"
 """The verdict on two jobs of which one has episodes to go."""
@@ -143,13 +146,13 @@ class PairOnPage(PairedDifference):
         """Whether one of the two is known to be better, or no worse."""
         return self.verdict not in (str(comparison.Verdict.UNDECIDED), UNFINISHED)
 
-    @property
+    @cached_property
     def discordant(self) -> tuple[int, ...]:
         """The episodes in which only one of the two succeeded."""
         known = self.matched.without_errors()
         return tuple(known.first.index[(known.first.success > 0) != (known.second.success > 0)].tolist())
 
-    @property
+    @cached_property
     def episodes(self) -> tuple[int, ...] | None:
         """The episodes with pairs; None if all common episodes are pairs."""
         is_unequal = len(self.matched.unequal_sides[0]) > 0
@@ -162,7 +165,7 @@ class JobsCompared:
 
     pairs: tuple[PairOnPage, ...] = ()
     missing: tuple[str, ...] = ()  # reasons against pairs of the same task, each with the way out
-    alone: tuple[int, ...] = ()  # positions of the jobs whose task no other job has
+    alone: tuple[int, ...] = ()  # positions of the jobs whose task and conditions no other job has
     num_left_out: int = 0  # pairs beyond `MOST_PAIRS`
 
 
@@ -187,21 +190,23 @@ def compared_jobs(
     # A pair that both the run and `compare` compared appears once, with the direction of `compare`.
     others = [sides for sides in asked if sides not in verdicts and sides[::-1] not in verdicts]
     families, alone = [list(verdicts), *([sides] for sides in others)], ()
+    missing: list[str] = []
     if not verdicts and not others:
-        tasks: list[list[int]] = []
-        for at, arm in arms.items():
-            own = next((task for task in tasks if not differences_of_tasks(arm, arms[task[0]])), None)
-            tasks.append([at]) if own is None else own.append(at)
-        alone = tuple(task[0] for task in tasks if len(task) == 1)
+        groups = _comparable(arms)
+        alone = tuple(group[0] for group in groups if len(group) == 1)
         families = [
-            [(later, earlier) for earlier, later in combinations(task, 2)]
-            if len(task) <= MOST_IN_ALL_PAIRS
-            else [(later, task[0]) for later in task[1:]]
-            for task in tasks
+            [(later, earlier) for earlier, later in combinations(group, 2)]
+            if len(group) <= MOST_IN_ALL_PAIRS
+            else [(later, group[0]) for later in group[1:]]
+            for group in groups
         ]
+        # Without any pair, the first two jobs of one task say what keeps them apart.
+        if len(alone) == len(groups):
+            both = ((one, other) for one, other in combinations(alone[:_MOST_LOOKED_UP], 2))
+            apart = ((other, one) for one, other in both if not differences_of_tasks(arms[one], arms[other]))
+            families = [[sides] for sides in islice(apart, 1)]
 
     found: list[PairOnPage] = []
-    missing: list[str] = []
     for family in families:
         kept: list[PairOnPage] = []
         for first, second in family[: max(0, MOST_PAIRS - len(found))]:
@@ -236,6 +241,28 @@ def compared_jobs(
     )
 
 
+def _comparable(arms: Mapping[int, Arm]) -> list[list[int]]:
+    """Return the positions of jobs in groups that have the task and at least one initial condition in common."""
+    groups: list[list[int]] = []
+    by_start: dict[tuple[int, str], list[list[int]]] = {}
+    for at, arm in arms.items():
+        few = arm.episodes.at(np.arange(min(len(arm.episodes), _MOST_LOOKED_UP)))
+        starts = list(zip(few.index.tolist(), few.drawn.tolist(), strict=True))
+        # A job without an episode belongs to its task.
+        sharing = [group for start in starts for group in by_start.get(start, ())] if starts else groups
+        candidates = {id(group): group for group in sharing}.values()
+        own = next((group for group in candidates if not differences_of_tasks(arm, arms[group[0]])), None)
+        if own is None:
+            own = []
+            groups.append(own)
+        own.append(at)
+        for start in starts:
+            owners = by_start.setdefault(start, [])
+            if not any(owner is own for owner in owners):
+                owners.append(own)
+    return groups
+
+
 def _stored_verdicts(runs: Sequence[ReadRun], positions: Mapping[tuple[int, str], int]) -> dict[tuple[int, int], str]:
     """Return the verdicts in the runs' comparison files by candidate and baseline; other files are skipped."""
     numbers = {run.directory.resolve(): number for number, run in enumerate(runs)}
@@ -258,7 +285,7 @@ def _stored_verdicts(runs: Sequence[ReadRun], positions: Mapping[tuple[int, str]
 
 def _paired(first: Arm, second: Arm, at: int, other: int) -> PairOnPage | str:
     """Return two jobs as a pair without a verdict, or the reason against it; `at` and `other` are their positions."""
-    if reason := comparison.reason_against(first, second, partial=True):
+    if reason := comparison.reason_against(first, second, partial=len(first.episodes) > 0 < len(second.episodes)):
         return f"{first.label} and {second.label}: {reason}"
     # Jobs that have episodes to go are paired over those before the first that is missing, as by ``--partial``.
     is_unfinished = first.num_missing + second.num_missing > 0

@@ -226,11 +226,27 @@ def test_of_many_jobs_of_a_task_each_is_compared_with_the_first(tmp_path: Path):
     assert sorted((pair.first, pair.second) for pair in pairs) == [(number, 0) for number in range(1, 8)]
 
 
+def test_jobs_under_several_seeds_are_compared_with_those_of_their_own_seed(tmp_path: Path):
+    jobs = {"a0": OLD, "a1": OLD, "a2": OLD}
+    old = write_run(tmp_path / "old", jobs, own_starts=True)
+    new = write_run(tmp_path / "new", dict.fromkeys(jobs, NEW), own_starts=True)
+    positions = {(run, name): 3 * run + number for run in range(2) for number, name in enumerate(jobs)}
+    compared = compared_jobs([read_run(old), read_run(new)], positions)
+    assert sorted((pair.first, pair.second, pair.family) for pair in compared.pairs) == [
+        (3, 0, 1),
+        (4, 1, 1),
+        (5, 2, 1),
+    ]
+    assert (compared.alone, compared.missing) == ((), ())
+
+
 def test_a_job_that_is_not_finished_has_no_verdict_and_the_answer_says_what_to_do(tmp_path: Path):
     (found,) = answer_of(tmp_path / "run", {"old": OLD, "new": "s" * 14 + "--ss"})
     assert found.claim == "Not finished: new or old"
     assert "in 14 episodes" in found.figures
     assert "isaaclab-arena resume" in found.way_out
+    _, nothing = answer_of(tmp_path / "nothing", {"old": "ssff", "new": "----"})
+    assert "new has 4 of 4 episodes to go: finish it" in nothing.figures
 
 
 def test_a_page_without_a_pair_says_what_is_missing(tmp_path: Path):
