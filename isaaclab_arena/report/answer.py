@@ -423,13 +423,13 @@ def _of_policies(pairs: Sequence[PairOnPage], jobs: Sequence[JobOnPage]) -> Iter
     groups: dict[tuple[str, str], list[MatchedEpisodes]] = {}
     tasks: dict[tuple[str, str], set[str]] = {}
     for pair in pairs:
-        sides, matched = (jobs[pair.first].policy, jobs[pair.second].policy), pair.matched
-        if sides[0] == sides[1] or pair.verdict == UNFINISHED or pair.answer is not None:
+        first, second, matched = jobs[pair.first].policy, jobs[pair.second].policy, pair.matched
+        if first == second or pair.verdict == UNFINISHED or pair.answer is not None:
             continue
-        if sides[::-1] in groups:
-            sides, matched = sides[::-1], replace(matched, first=matched.second, second=matched.first)
-        groups.setdefault(sides, []).append(matched)
-        tasks.setdefault(sides, set()).add(jobs[pair.first].task)
+        if (second, first) in groups:
+            first, second, matched = second, first, replace(matched, first=matched.second, second=matched.first)
+        groups.setdefault((first, second), []).append(matched)
+        tasks.setdefault((first, second), set()).add(jobs[pair.first].task)
     pooled = {sides: paired_difference(own) for sides, own in groups.items() if len(own) > 1}
     known = {sides: found for sides, found in pooled.items() if found is not None}
     decided = comparison.verdicts_of(list(known.values()), _QUESTION)

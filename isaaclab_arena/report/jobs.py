@@ -247,7 +247,7 @@ MOST_CHARTS = 3
 MOST_FILMS_OF_A_REASON = 3
 MOST_REASONS = 8
 NO_REASON = "none of the events"
-_ENDED = {"time_limit": "ran out of time", "terminated": "ended without success", None: "ended without success"}
+_ENDED = {"time_limit": "ran out of time", "terminated": "ended without success"}
 OUTCOMES = ("success", "failure", "timeout", "error", "not measured")
 
 
@@ -381,7 +381,7 @@ def reasons_of(episodes: pd.DataFrame, filmed: Set[int]) -> tuple[Reason, ...]:
         elif event is None and progress is not None:
             reason = NO_REASON
         else:
-            reason = (event or _ENDED.get(termination, termination)).replace("_", " ")
+            reason = (event or _ENDED.get(termination) or termination or "ended without success").replace("_", " ")
         groups.setdefault(reason, []).append(at)
 
     found = []
