@@ -246,6 +246,7 @@ ON_PAGE = tuple(each for each in JOBS if Show.PAGE in each.show)
 MOST_CHARTS = 3
 MOST_FILMS_OF_A_REASON = 3
 MOST_REASONS = 8
+_ERROR = "error: "
 NO_REASON = "none of the events"
 _ENDED = {"time_limit": "ran out of time", "terminated": "ended without success"}
 OUTCOMES = ("success", "failure", "timeout", "error", "not measured")
@@ -299,6 +300,11 @@ class JobOnPage:
     def num_failed(self) -> int:
         """The number of failures and errors."""
         return sum(reason.count for reason in self.reasons)
+
+    @property
+    def lacks_films(self) -> bool:
+        """Whether a failure of some reason could be filmed, and none is."""
+        return any(not reason.filmed and not reason.event.startswith(_ERROR) for reason in self.reasons)
 
 
 def job_on_page(
@@ -377,7 +383,7 @@ def reasons_of(episodes: pd.DataFrame, filmed: Set[int]) -> tuple[Reason, ...]:
     told = (column.get(name, nothing) for name in ("outcome", "error", "decisive_event", "progress", "termination"))
     for at, (outcome, error, event, progress, termination) in enumerate(zip(*told, strict=True)):
         if outcome == "error":
-            reason = f"error: {(error or 'without a text').strip().partition(chr(10))[0]}"
+            reason = f"{_ERROR}{(error or 'without a text').strip().partition(chr(10))[0]}"
         elif event is None and progress is not None:
             reason = NO_REASON
         else:
