@@ -341,6 +341,23 @@ def findings(
     return found or [*_rates(jobs, suites), _what_is_missing(compared, jobs)]
 
 
+def findings_so_far(answers: Sequence[stopping.Answer]) -> list[Finding]:
+    """Return the answer of a page whose run is in progress: what it asked, without comparisons of its jobs."""
+    found = [_of_question(each) for each in answers]
+    found = [replace(each, claim=plain_text(each.claim), figures=plain_text(each.figures)) for each in found]
+    return [*found, Finding(claim="The run goes on", figures="Its jobs are compared when it is over.")]
+
+
+def _of_question(answer: stopping.Answer) -> Finding:
+    """Return the sentence of a question that the run asked."""
+    question = answer.question
+    asked = f"whether {question.jobs[0]} succeeds in more than {100 * (question.at_least or 0.0):g} %"
+    asked = " or ".join(question.jobs) if len(question.jobs) > 1 else asked
+    known = answer.verdict is not None
+    claim = stopping.verdict_in_words(question, answer.verdict) if known else f"Not decided: {asked}"
+    return Finding(claim=claim, figures=f"{stopping.in_words(answer)}.")
+
+
 def _rates(jobs: Sequence[JobOnPage], suites: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """Yield the rates of jobs that are compared with nothing: of suites, or else of the single policy."""
     for suite in suites:

@@ -176,7 +176,7 @@ class Page:
     texts: tuple[tuple[str, str], ...] = ()  # to copy, each with its name
     curves: tuple[sections.Curve, ...] = ()  # success by a swept key
     matrix: sections.Matrix | None = None  # policies against tasks; None for a single policy or task
-    findings: tuple[answer.Finding, ...] = ()  # the answer; empty while a run is in progress
+    findings: tuple[answer.Finding, ...] = ()  # the answer, the most telling sentence first
     compared: answer.JobsCompared = field(
         default_factory=answer.JobsCompared
     )  # jobs of one task side by side; empty as well
@@ -273,7 +273,9 @@ def page_of(
         texts=texts(jobs[:MOST_JOBS_SHOWN], [merged.plan for merged in runs.values()], suites),
         curves=sections.curves(jobs),
         matrix=sections.matrix(jobs),
-        findings=() if running else tuple(answer.findings(compared, jobs, suites, answers)),
+        findings=tuple(
+            answer.findings_so_far(answers) if running else answer.findings(compared, jobs, suites, answers)
+        ),
         compared=compared,
         robustness=robustness,
         error_texts=tuple(errors),

@@ -303,3 +303,11 @@ def test_a_run_that_asked_for_a_bar_answers_whether_it_is_reached(outcomes: str,
     (found,) = findings(JobsCompared(), [], answers=[Answering(bar, num_questions=1).look(finished)])
     assert found.claim == claim
     assert "e = " in found.figures
+
+
+def test_while_a_run_goes_on_it_answers_what_it_asked_and_compares_nothing(tmp_path: Path):
+    stopped_run(tmp_path)
+    page = page_of({tmp_path: merge_results(tmp_path)}, embedded_bytes=0, running=True)
+    assert [found.claim for found in page.findings] == ["new is better than old", "The run goes on"]
+    assert "decided after 7 of 12" in page.findings[0].figures
+    assert page.compared.pairs == ()
