@@ -247,6 +247,7 @@ MOST_CHARTS = 3
 MOST_FILMS_OF_A_REASON = 3
 MOST_REASONS = 8
 _ERROR = "error: "
+_EVENT_COLUMNS = ("decisive_event", "progress", "events")
 NO_REASON = "none of the events"
 _ENDED = {"time_limit": "ran out of time", "terminated": "ended without success"}
 OUTCOMES = ("success", "failure", "timeout", "error", "not measured")
@@ -376,18 +377,19 @@ def job_on_page(
 def reasons_of(episodes: pd.DataFrame, filmed: Set[int]) -> tuple[Reason, ...]:
     """Return the reasons of a job's failures and errors, the most frequent first, each with its most typical films."""
     # The reason is the event that decided. Episodes without events have the way that they ended, errors their text.
-    failed = pd.DataFrame(episodes[(episodes["success"] == False) | (episodes["outcome"] == "error")])  # noqa: E712
-    column = {name: failed[name].to_numpy(object, na_value=None) for name in failed}
-    nothing = np.full(len(failed), None)
+    named = ("episode_index", "success", "outcome", "error", "termination", "length", *_EVENT_COLUMNS)
+    column = {name: episodes[name].to_numpy(object, na_value=None) for name in named if name in episodes}
+    nothing = np.full(len(episodes), None)
+    event, progress = (column.get(name, nothing) for name in ("decisive_event", "progress"))
     groups: dict[str, list[int]] = {}
-    told = (column.get(name, nothing) for name in ("outcome", "error", "decisive_event", "progress", "termination"))
-    for at, (outcome, error, event, progress, termination) in enumerate(zip(*told, strict=True)):
-        if outcome == "error":
-            reason = f"{_ERROR}{(error or 'without a text').strip().partition(chr(10))[0]}"
-        elif event is None and progress is not None:
+    for at in np.flatnonzero((column["success"] == False) | (column["outcome"] == "error")).tolist():  # noqa: E712
+        ended = column["termination"][at]
+        if column["outcome"][at] == "error":
+            reason = f"{_ERROR}{(column['error'][at] or 'without a text').strip().partition(chr(10))[0]}"
+        elif event[at] is None and progress[at] is not None:
             reason = NO_REASON
         else:
-            reason = (event or _ENDED.get(termination) or termination or "ended without success").replace("_", " ")
+            reason = (event[at] or _ENDED.get(ended) or ended or "ended without success").replace("_", " ")
         groups.setdefault(reason, []).append(at)
 
     found = []
