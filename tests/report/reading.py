@@ -1,4 +1,4 @@
-"""Writes films for a page, and reads what it shows, as a browser would: the cells of its table and its data."""
+"""Writes films and recordings for a page, and reads what it shows as a browser would: table cells and data."""
 
 import base64
 import json
@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.storage.layout import poster_file
+from isaaclab_arena.storage.episode_file import RecordedEpisode
+from isaaclab_arena.storage.episodes import write_episode
+from isaaclab_arena.storage.layout import episode_file_name, poster_file
 
 
 class Reader(HTMLParser):
@@ -73,3 +75,11 @@ def write_films(directory: Path, job: str, episodes: range, size: int = 300) -> 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"v" * size)
         poster_file(path).write_bytes(b"p" * 30)
+
+
+def write_recording(directory: Path, job: str, episode: int, arrays: dict[str, np.ndarray]) -> None:
+    """Write the recording of a job's episode, whose control steps are 0.05 s apart."""
+    path = directory / job / "episodes" / episode_file_name(episode)
+    path.parent.mkdir(exist_ok=True)
+    said = {"control_dt": 0.05}
+    write_episode(path, RecordedEpisode(episode_index=episode, arrays=arrays, attributes=said, env_args={}))

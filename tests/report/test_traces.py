@@ -16,11 +16,9 @@ from isaaclab_arena.interfaces.episode import EpisodeEvents
 from isaaclab_arena.report.traces import MOST_PICTURES, MOST_POINTS, thinned, traces_of_films
 from isaaclab_arena.report.writing import html_of, page_of
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.storage.episode_file import RecordedEpisode
-from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.ledger import RecordedEntries, write_job_report
 from tests.analysis.recorded_runs import write_run
-from tests.report.reading import Reader, unpacked_numbers, write_films
+from tests.report.reading import Reader, unpacked_numbers, write_films, write_recording
 from tests.results.evidence import report
 
 NAMES = ("shoulder", "elbow")
@@ -44,10 +42,7 @@ def write_recorded_run(
     """Write a run of the job ``lift`` with recordings of some of its episodes, and films."""
     run = write_run(directory, {"lift": "f" * (1 + max(episodes))}, **how)
     for index, arrays in episodes.items():
-        said = {"control_dt": 0.05}
-        episode = RecordedEpisode(episode_index=index, arrays=arrays, attributes=said, env_args={})
-        (run / "lift" / "episodes").mkdir(exist_ok=True)
-        write_episode(run / "lift" / "episodes" / f"e{index:06d}.h5", episode)
+        write_recording(run, "lift", index, arrays)
     bounds = RecordedEntries(names=NAMES, unit="rad", low=(-1.0, -1.0), high=(1.0, None))
     write_job_report(run / "lift", report("lift", attempt=2, entries={"actions": bounds}))
     write_films(run, "lift", range(1 + max(episodes)) if filmed is None else filmed)
