@@ -368,9 +368,8 @@
     });
     const none = videos.length ? null : make("p", { class: "small" }, "Not filmed. isaaclab-arena film RUN --episodes " + episodeIndex(id) + " makes the film.");
     const conditions = conditionsOf(id);
-    const seen = make("div", {}, ...videos, none, make("div", { class: "eyes" }, ...(trace ? trace.pictures.map((each) => picturesOf(each, trace, clock)) : [])));
-    const told = make("div", {}, listOf(facts), conditions.length ? make("details", isPair ? {} : { open: "" }, make("summary", {}, "Conditions"), listOf(conditions)) : null);
-    if (!isPair) seen.append(told);
+    const seen = make("div", { class: "seen" }, ...videos, none, make("div", { class: "eyes" }, ...(trace ? trace.pictures.map((each) => picturesOf(each, trace, clock)) : [])));
+    const told = make("div", { class: "told" }, listOf(facts), conditions.length ? make("details", isPair ? {} : { open: "" }, make("summary", {}, "Conditions"), listOf(conditions)) : null);
     const curves = make("div", { class: "traces" });
     if (trace) {
       const chips = trace.events.map(([name, step, count]) => {
@@ -384,7 +383,7 @@
         more.length ? make("details", {}, make("summary", {}, `${more.length} more observation${more.length > 1 ? "s" : ""}`), ...more.map((each) => panelOf(each, trace, clock))) : "");
     } else if (videos.length) curves.append(make("p", { class: "small" }, "No traces of this episode are part of the page: it has no recording, or there was no room."));
     const name = isPair ? make("h3", { class: `how-line c${outcomeOf[id]}` }, make("bdi", {}, job.name)) : null;
-    return make("div", { class: "side" }, name, seen, curves, isPair ? told : null);
+    return make("div", { class: "side" }, name, seen, curves, told);
   };
 
   // One clock moves all films, cursors and values.
