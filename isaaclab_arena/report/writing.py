@@ -240,7 +240,8 @@ def page_of(
     if films and not running:
         # Imported where it is used: it takes h5py and Pillow.
         of_films = imported("isaaclab_arena.report.traces:traces_of_films")
-        ordered = sorted(films, key=lambda film: not film.embedded)
+        # The episodes that show a reason come first, and then the others of embedded films.
+        ordered = sorted(films, key=lambda film: (film.episode_index not in explaining[film.job], not film.embedded))
         filmed = dict.fromkeys((film.job, film.episode_index) for film in ordered)
         traces = of_films(runs, [(job.run, job.row["name"]) for job in jobs], list(filmed))
     answers = [each for merged in runs.values() for each in merged.answers]

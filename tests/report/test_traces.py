@@ -122,6 +122,16 @@ def test_without_room_for_all_curves_the_main_ones_are_kept_and_films_inside_of_
     assert least[0] == whole
 
 
+def test_episodes_that_show_a_reason_have_their_traces_before_others(tmp_path: Path):
+    moments = (1, 9, 5, 5, 5, 9)
+    told = {
+        index: EpisodeEvents(progress=0.5, decisive="dropped", seen={"dropped": (moment, 1)})
+        for index, moment in enumerate(moments)
+    }
+    run = write_recorded_run(tmp_path / "run", {index: arrays_of(10) for index in range(6)}, events=told)
+    assert [trace["episode"] for trace in traces_of(run)] == [2, 3, 4, 0, 1, 5]
+
+
 def test_what_the_policy_saw_is_there_if_it_was_recorded(tmp_path: Path):
     pictures = np.zeros((100, 32, 64, 3), np.uint8)
     pictures[50:, :, :, 0] = 255
