@@ -34,6 +34,7 @@ from isaaclab_arena.storage.contents import changed_facts
 _POWER = 0.8
 _MOST_PAIRS = 5_000
 _DETECTABLE_STEP = 0.005
+_MOST_EXAMINED = 200
 
 
 class Verdict(StrEnum):
@@ -179,7 +180,7 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
         adjusted_p=success.mid_p,
         verdict=verdict_of(success.difference, success.interval, success.mid_p, question),
         detectable=_detectable(counts, question, num_pairs=max(1, round(counts.total / success.design_effect))),
-        pairs_needed=_pairs_needed(counts, question),
+        pairs_needed=pairs_needed(counts, question),
         length=_mean_difference(pairs.first.length, pairs.second.length, draws),
         time_to_success=_mean_difference(
             *(each[both_succeed] for each in (pairs.first.length, pairs.second.length, draws))
@@ -200,6 +201,14 @@ def verdict_of(difference: float, interval: statistics.Interval, p_value: float,
     if p_value > question.alpha:
         return Verdict.UNDECIDED
     return Verdict.BETTER if difference > 0 else Verdict.WORSE
+
+
+def verdicts_of(family: Sequence[PairedDifference], question: Question) -> list[tuple[float, Verdict]]:
+    """Return the Holm-adjusted p-value and the verdict of each difference of a family."""
+    return [
+        (p_value, verdict_of(each.difference, each.interval, p_value, question))
+        for each, p_value in zip(family, statistics.holm([each.mid_p for each in family]), strict=True)
+    ]
 
 
 def _mean_difference(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -> MeanDifference | None:
@@ -242,8 +251,8 @@ def _detectable(counts: PairCounts, question: Question, *, num_pairs: int) -> fl
     return high * _DETECTABLE_STEP
 
 
-def _pairs_needed(counts: PairCounts, question: Question) -> int | None:
-    """Return the number of pairs that settles the question if their outcomes have the shares of `counts`."""
+def pairs_needed(counts: PairCounts, question: Question) -> int | None:
+    """Return the number of pairs that settles the question at the shares of `counts`, None beyond 5,000."""
     total = counts.total
     if question.margin is None:
         chances = statistics.PairChances(only_first=counts.only_first / total, only_second=counts.only_second / total)
@@ -461,7 +470,7 @@ def compare_with_job(run: ReadRun, baseline: str, question: Question, *, partial
             raise ConfigError(Problem("the best is chosen of jobs that are finished: leave --partial out", key=_OPTION))
         first = next(iter(arms.values()))
         for arm in arms.values():
-            if reason := _reason_against(first, arm, partial=False, may_be_partial=False):
+            if reason := reason_against(first, arm, partial=False, may_be_partial=False):
                 apart = f"{first.label} and {arm.label}: {reason}; the best is one of jobs that compare"
                 raise NotComparableError(apart)
         choice = choose_best({name: [arm] for name, arm in arms.items()})
@@ -492,27 +501,21 @@ def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str,
     compared, refused = [], []
     # A pair that cannot be compared is reported beside the others; the comparison fails only if no pair is left.
     for first, second in arms:
-        reason = _reason_against(first, second, partial=partial)
+        reason = reason_against(first, second, partial=partial)
         if reason is None:
             matched = match(first, second, prefix_only=partial)
             if matched.counts.total:
                 compared.append(compare_pairs(first, second, matched, question))
                 continue
-            reason = "they have no episode in common that says on both sides whether it succeeded"
-            if unequal := matched.unequal:
-                named = ", ".join(dict.fromkeys(name for each in unequal for name in each.names))
-                reason = (
-                    f"no two episodes started from the same conditions: {len(unequal)} differ in {named}; evaluate "
-                    "both with the same seed, or with the same saved conditions"
-                )
+            reason = reason_without_pairs(matched)
         refused.append(Refusal(first=first.label, second=second.label, reason=reason))
     if not compared:
         reasons = "; ".join(f"{each.first} and {each.second}: {each.reason}" for each in refused[:3])
         raise NotComparableError(f"nothing can be compared: {reasons or 'there is no other job'}")
     # The p-values of all pairs are one family, and the verdicts follow from them.
     tasks = tuple(
-        replace(each, adjusted_p=p_value, verdict=verdict_of(each.difference, each.interval, p_value, question))
-        for each, p_value in zip(compared, statistics.holm([each.mid_p for each in compared]), strict=True)
+        replace(each, adjusted_p=p_value, verdict=verdict)
+        for each, (p_value, verdict) in zip(compared, verdicts_of(compared, question), strict=True)
     )
 
     together = None
@@ -550,7 +553,7 @@ def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str,
     )
 
 
-def _reason_against(first: Arm, second: Arm, *, partial: bool, may_be_partial: bool = True) -> str | None:
+def reason_against(first: Arm, second: Arm, *, partial: bool, may_be_partial: bool = True) -> str | None:
     """Return the reason against the comparison of two jobs, None if there is none."""
     if differences := differences_of_tasks(first, second):
         return f"they are not the same task: {', '.join(differences)}"
@@ -563,6 +566,21 @@ def _reason_against(first: Arm, second: Arm, *, partial: bool, may_be_partial: b
         if not arm.measures_success:
             return f"{arm.label} does not measure success"
     return None
+
+
+def reason_without_pairs(matched: MatchedEpisodes) -> str:
+    """Return the reason that the episodes of two jobs make no pair with a known success."""
+    first, second = matched.unequal_sides
+    if len(first):
+        # A few of many episodes name what differs: finding it is slow.
+        few = np.arange(min(len(first), _MOST_EXAMINED))
+        unequal = replace(matched, unequal_sides=(first.at(few), second.at(few))).unequal
+        named = ", ".join(dict.fromkeys(name for each in unequal for name in each.names))
+        return (
+            f"no two episodes started from the same conditions: {len(first)} differ in {named}; evaluate both with the "
+            "same seed, or with the same saved conditions"
+        )
+    return "they have no episode in common that says on both sides whether it succeeded"
 
 
 def _notes(tasks: Sequence[JobComparison]) -> Iterator[str]:

@@ -41,7 +41,7 @@ from isaaclab_arena.interfaces.specs import Observation
 from isaaclab_arena.logs import LongWork, heard_by, plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
-from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations, recorded_entries
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.contents import SERVED_MODEL
 from isaaclab_arena.storage.episode_file import Compression
@@ -49,6 +49,7 @@ from isaaclab_arena.storage.layout import traceback_file_name
 from isaaclab_arena.storage.ledger import (
     Attempt,
     JobReport,
+    RecordedEntries,
     ReportedStatus,
     Reproducible,
     ServerUsage,
@@ -123,6 +124,7 @@ class JobRun:
     _built: BuiltGroups | None = field(default=None, init=False)
     _simulated_by: dict[str, str] | None = field(default=None, init=False)
     _metrics: tuple[Metric, ...] = field(default=(), init=False)
+    _entries: dict[str, RecordedEntries] | None = field(default=None, init=False)
 
     def close_files(self, *, is_whole: bool) -> "Writers | None":
         """Close the job's files. Return those to consolidate, if the job `is_whole` and was not interrupted."""
@@ -249,6 +251,7 @@ class JobRun:
             device_kind=settings.provenance.get("device"),
             simulated_by=self._simulated_by,
             metrics=self._metrics,
+            entries=self._entries,
             error=error,
             traceback_file=traceback_file,
         )
@@ -274,6 +277,7 @@ class JobRun:
             declared = built.groups[0].environment.metrics, built.groups[0].policy.traits.metrics
             own = (each for metrics in declared if isinstance(metrics, tuple) for each in metrics)
             self._metrics = tuple(each for each in own if isinstance(each, Metric))
+            self._entries = recorded_entries(built.groups[0].environment)
         self._built = built
         # Another num_envs changes the last digits, so earlier and later episodes would not belong to one result.
         if state.num_envs is not None and built.plan_because is not None:

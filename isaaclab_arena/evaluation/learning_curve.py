@@ -298,8 +298,10 @@ def write_watch_page(directory: Path, points: Sequence[Point], output: Path | No
         scores.append(("in the episodes that it was chosen by", chosen, address(directory / f"step_{chosen.step}")))
     if best is not None:
         scores.append((best.in_words, best.fresh, address(directory / f"best_step_{best.chosen.step}")))
+    who = curves[0].of if len(curves) == 1 else f"{len(curves)} jobs"
     page = {
-        "title": plain_text(directory.absolute().name),
+        "title": f"{who} by checkpoint",
+        "directory": plain_text(directory.absolute().name),
         "made_at": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "curves": curves,
         "best": None if chosen is None else str(chosen.step),

@@ -26,6 +26,7 @@ from isaaclab_arena.policy.replay import RecordedActions
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.recorder import EpisodeArrays, RecordedObservations
 from isaaclab_arena.recording.video import FilmThreads, VideoRecorder
+from isaaclab_arena.results.statistics import most_typical_first
 from isaaclab_arena.storage import layout, ledger
 from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena.storage.commits import CommitLine, read_commits
@@ -398,14 +399,22 @@ def episodes_by_outcome(run: Path, jobs: Iterable[str], choice: Choice) -> dict[
             # First failure, else first success, else first error.
             lines = sorted(lines, key=lambda line: (line.outcome is Outcome.ERROR, line.success is True))[:1]
         elif choice is Choice.REASONS:
-            # For each decisive event three failures, as many as the report shows; no errors.
+            # For each decisive event the three most typical failures, as the report shows them; no errors.
             groups: defaultdict[str | None, list[CommitLine]] = defaultdict(list)
             for line in lines:
                 if line.success is False and line.outcome is not Outcome.ERROR:
                     groups[line.events and line.events.decisive].append(line)
-            lines = [line for own in groups.values() for line in own[:3]]
+            lines = [each for event, own in groups.items() for each in _most_typical(event, own)[:3]]
         chosen[job] = sorted(line.episode_index for line in lines)
     return chosen
+
+
+def _most_typical(event: str | None, failures: Sequence[CommitLine]) -> list[CommitLine]:
+    """Return failures that `event` decided, those first in which it came nearest to its median moment."""
+    moments = [
+        each.events.seen.get(event, (each.length,))[0] if each.events and event else each.length for each in failures
+    ]
+    return [failures[at] for at in most_typical_first(moments)]
 
 
 def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[str, list[int]]:

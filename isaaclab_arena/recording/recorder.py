@@ -30,6 +30,7 @@ from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.dataset import Consolidation, consolidate
 from isaaclab_arena.storage.episode_file import Compression, RecordedEpisode, check_compression, checksum
 from isaaclab_arena.storage.episodes import write_episode
+from isaaclab_arena.storage.ledger import RecordedEntries
 
 # The arrays of the episodes under way, in a ring of memory.
 
@@ -271,6 +272,23 @@ def flatten(tree: Observation | StateTree, prefix: str) -> Iterator[tuple[str, A
     """Yield path and value of every leaf of a nested dict: ``states/rigid_object/cube/root_pose``."""
     for keys, value in leaves(tree):
         yield "/".join((prefix, *keys)), value
+
+
+def recorded_entries(environment: Environment) -> dict[str, RecordedEntries]:
+    """Return names, units and bounds of the entries of actions and of the group ``policy``, by path in a recording."""
+    declared = [((layout.ACTIONS,), environment.action_spec)]
+    declared += [
+        ((layout.OBSERVATIONS, *keys), spec) for keys, spec in leaves(environment.observation_spec.get("policy", {}))
+    ]
+    entries = {}
+    for keys, spec in declared:
+        low, high = (
+            bound if bound is None else tuple(float(each) if math.isfinite(each) else None for each in bound)
+            for bound in (spec.low, spec.high)
+        )
+        if len(spec.shape) == 1 and any(each is not None for each in (spec.names, spec.unit, low, high)):
+            entries["/".join(keys)] = RecordedEntries(names=spec.names, unit=spec.unit, low=low, high=high)
+    return entries
 
 
 _LOG = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import rows
 from isaaclab_arena.results.columns import JOBS, PREFIX, Show
 from isaaclab_arena.results.merge import keys_in, scored_in
-from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, together
+from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, most_typical_first, together
 
 # Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by index.
 
@@ -245,17 +245,21 @@ ON_PAGE = tuple(each for each in JOBS if Show.PAGE in each.show)
 
 MOST_CHARTS = 3
 MOST_FILMS_OF_A_REASON = 3
+MOST_REASONS = 8
+_ERROR = "error: "
+_EVENT_COLUMNS = ("decisive_event", "progress", "events")
 NO_REASON = "none of the events"
+_ENDED = {"time_limit": "ran out of time", "terminated": "ended without success"}
 OUTCOMES = ("success", "failure", "timeout", "error", "not measured")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """Failures that the same event decided."""
+    """Episodes that failed for the same reason."""
 
-    event: str  # in words
-    count: int  # number of failures
-    filmed: tuple[int, ...]  # the first of them that have films
+    event: str  # the event that decided, or else the error or the way that the episodes ended, in words
+    count: int  # number of episodes
+    filmed: tuple[int, ...]  # a few of them that have films, the most typical first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,8 +283,29 @@ class JobOnPage:
     episodes: Mapping[str, Any]  # columns for the page's script
     failed: frozenset[int]  # episodes without success
     scored: ScoredEpisodes  # without episodes beyond a decision
-    reasons: tuple[Reason, ...] = ()  # most frequent first; empty if the environment reports no events
+    reasons: tuple[Reason, ...] = ()  # most frequent first; of all failures and errors
     metrics: tuple[Mapping[str, Any], ...] = ()  # its rows of the table of metrics
+
+    @property
+    def policy(self) -> str:
+        """The name of the policy, with that of its checkpoint."""
+        checkpoint = self.keys.get("checkpoint", "").rstrip("/").rpartition("/")[2]
+        return ", ".join(filter(None, (rows.short_policy_name(self.keys["policy"]), checkpoint)))
+
+    @property
+    def task(self) -> str:
+        """The environment with its object and robot."""
+        return ", ".join(self.keys[name] for name in ("environment", "object", "embodiment") if name in self.keys)
+
+    @property
+    def num_failed(self) -> int:
+        """The number of failures and errors."""
+        return sum(reason.count for reason in self.reasons)
+
+    @property
+    def lacks_films(self) -> bool:
+        """Whether a failure of some reason could be filmed, and none is."""
+        return any(not reason.filmed and not reason.event.startswith(_ERROR) for reason in self.reasons)
 
 
 def job_on_page(
@@ -325,20 +350,6 @@ def job_on_page(
     else:
         said = f"no episode, {row['status']}"
 
-    # Failures grouped by their decisive event.
-    groups: dict[str, list[int]] = {}
-    if "decisive_event" in episodes:
-        failed = episodes[episodes["progress"].notna() & (episodes["success"] == False)]  # noqa: E712
-        for event, index in zip(failed["decisive_event"], failed["episode_index"], strict=True):
-            groups.setdefault(event.replace("_", " ") if isinstance(event, str) else NO_REASON, []).append(int(index))
-    explained = (
-        Reason(
-            event=plain_text(event),
-            count=len(indices),
-            filmed=tuple(index for index in indices if index in filmed)[:MOST_FILMS_OF_A_REASON],
-        )
-        for event, indices in sorted(groups.items(), key=lambda group: -len(group[1]))
-    )
     what = f"{plain_text(label)} ({', '.join(plain_text(each) for each in told if each)})"
     return JobOnPage(
         run=run,
@@ -358,9 +369,52 @@ def job_on_page(
         episodes=_for_script(episodes, columns, telling, most_values=most_values),
         failed=frozenset(episodes["episode_index"].to_numpy(int)[~won].tolist()),
         scored=scored_in(counted),
-        reasons=tuple(explained),
+        reasons=reasons_of(episodes, filmed),
         metrics=tuple(metrics),
     )
+
+
+def reasons_of(episodes: pd.DataFrame, filmed: Set[int]) -> tuple[Reason, ...]:
+    """Return the reasons of a job's failures and errors, the most frequent first, each with its most typical films."""
+    # The reason is the event that decided. Episodes without events have the way that they ended, errors their text.
+    named = ("episode_index", "success", "outcome", "error", "termination", "length", *_EVENT_COLUMNS)
+    column = {name: episodes[name].to_numpy(object, na_value=None) for name in named if name in episodes}
+    nothing = np.full(len(episodes), None)
+    event, progress = (column.get(name, nothing) for name in ("decisive_event", "progress"))
+    groups: dict[str, list[int]] = {}
+    for at in np.flatnonzero((column["success"] == False) | (column["outcome"] == "error")).tolist():  # noqa: E712
+        ended = column["termination"][at]
+        if column["outcome"][at] == "error":
+            reason = f"{_ERROR}{(column['error'][at] or 'without a text').strip().partition(chr(10))[0]}"
+        elif event[at] is None and progress[at] is not None:
+            reason = NO_REASON
+        else:
+            reason = (event[at] or _ENDED.get(ended) or ended or "ended without success").replace("_", " ")
+        groups.setdefault(reason, []).append(at)
+
+    found = []
+    for reason, members in sorted(groups.items(), key=lambda group: -len(group[1])):
+        # The most typical film is that of the episode in which the event came nearest to the median moment of all
+        # episodes with this reason; without an event, that of the episode of the most usual length.
+        typical: list[int] = []
+        if not filmed.isdisjoint(indices := [int(column["episode_index"][at]) for at in members]):
+            ordered = most_typical_first([_moment_of(column, at) for at in members])
+            typical = [indices[place] for place in ordered if indices[place] in filmed][:MOST_FILMS_OF_A_REASON]
+        found.append(Reason(event=plain_text(reason), count=len(members), filmed=tuple(typical)))
+    if len(found) > MOST_REASONS:
+        others = found[MOST_REASONS - 1 :]
+        most = sum((other.filmed for other in others), ())[:MOST_FILMS_OF_A_REASON]
+        rest = Reason(event=f"{len(others)} other reasons", count=sum(other.count for other in others), filmed=most)
+        found[MOST_REASONS - 1 :] = [rest]
+    return tuple(found)
+
+
+def _moment_of(column: Mapping[str, np.ndarray], at: int) -> float:
+    """Return the control step in which the event that decided an episode first happened, else its length."""
+    event = column["decisive_event"][at] if "decisive_event" in column else None
+    text = column["events"][at] if "events" in column else None
+    seen = json.loads(text).get(event) if event and isinstance(text, str) else None
+    return float(seen[0] if seen else column["length"][at] or 0)
 
 
 def uncounted(row: Mapping[str, Any]) -> list[str]:
@@ -394,6 +448,18 @@ def _for_script(
     possible = ("termination", "language_instruction", "error", "decisive_event")
     texts = [name for name in possible if name in episodes]
     return document | {name: packed_texts(episodes[name].to_numpy(object)) for name in texts}
+
+
+def title_of(jobs: Sequence[JobOnPage]) -> str:
+    """Return what the jobs evaluate, in words: ``Scripted against random action on lift object, cube``."""
+    policies = list(dict.fromkeys(job.policy for job in jobs))
+    tasks = list(dict.fromkeys(job.task for job in jobs))
+    if not jobs:
+        return "Evaluation without a job"
+    who = " against ".join(policies) if len(policies) < 3 else f"{len(policies)} policies"
+    what = tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks"
+    title = f"{who} on {what}".replace("_", " ")
+    return title[0].upper() + title[1:]
 
 
 # Groups of jobs: suites, success over a swept key, over checkpoints of a training, and policies against tasks.
@@ -487,11 +553,7 @@ def matrix(jobs: Sequence[JobOnPage]) -> Matrix | None:
     for job in jobs:
         if job.row["success_rate"] is None:
             continue
-        policy = rows.short_policy_name(job.keys["policy"])
-        if checkpoint := job.keys.get("checkpoint", "").rstrip("/").rpartition("/")[2]:
-            policy = f"{policy}, {checkpoint}"
-        task = ", ".join(job.keys[name] for name in ("environment", "object", "embodiment") if name in job.keys)
-        cells.setdefault((policy, task), []).append(job)
+        cells.setdefault((job.policy, job.task), []).append(job)
     policies = list(dict.fromkeys(policy for policy, _ in cells))
     tasks = tuple(dict.fromkeys(task for _, task in cells))
     if not (2 <= len(policies) <= 40 and 2 <= len(tasks) <= 40):

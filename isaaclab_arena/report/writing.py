@@ -1,15 +1,14 @@
 """The page of runs, ``report.html``: everything that it shows as data, and the file."""
 
 import base64
+import hashlib
 import json
-import math
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -21,203 +20,22 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from isaaclab_arena.analysis.arms import (
-    Arm,
-    PairedDifference,
-    ReadRun,
-    differences_of_tasks,
-    match,
-    paired_difference,
     read_run,
 )
-from isaaclab_arena.analysis.comparison_files import NAME
 from isaaclab_arena.config.expansion.suites import ROBUSTNESS_KEY
-from isaaclab_arena.config.schema import Question
 from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
-from isaaclab_arena.report import EMBEDDED_MB
+from isaaclab_arena.report import EMBEDDED_MB, answer
 from isaaclab_arena.report import jobs as sections
-from isaaclab_arena.results import stopping
 from isaaclab_arena.results.columns import JOBS, SUITES, Show, latex_table, markdown_table, text_table
 from isaaclab_arena.results.console import caveats, describe_missing
 from isaaclab_arena.results.merge import Tables, read, records
 from isaaclab_arena.results.rows import metric_in_words
-from isaaclab_arena.results.statistics import draws_of
-from isaaclab_arena.storage.atomic import plain, read_json, read_whole, write_text
+from isaaclab_arena.storage.atomic import plain, read_whole, write_text
 from isaaclab_arena.storage.contents import shown
 from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file
 from isaaclab_arena.storage.ledger import RunPlan, read_verification, videos_of_job
-
-# The evidence between two jobs by episode, and the evidence that decides.
-
-ALPHA = 0.05
-"""The chance of a wrong decision about two jobs without a question of the run."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvidenceCurve:
-    """The e-value by episode."""
-
-    # Episodes of each job, and log10 of the e-value, from no episode to the last; a subset of them if there are many.
-    points: tuple[tuple[int, float], ...]
-    line: str  # SVG points of the curve in a box of 100 by 100, at whose bottom the evidence is -1
-    limit: float  # distance of the evidence that decides from the top of that box
-    e_value: str  # the last one, as a power of ten if it exceeds a float
-    needed: str  # the e-value that decides
-    against: str  # the tested statement
-    bar: str  # the reason for `needed`: ``alpha 0.05, shared by 2 questions``
-    answer: str | None = None  # answer to the run's question; None if the run asked none about the two jobs
-
-
-def evidence_curve(first: Arm, second: Arm, answer: stopping.Answer | None, *, num_questions: int) -> EvidenceCurve:
-    """Return the evidence over the episodes 0 to m - 1 that both jobs have finished."""
-    # Without a question of the run, a default comparison is assumed. Questions of a run share alpha.
-    if answer is None:
-        jobs = (first.entry.name, second.entry.name)
-        question, num_questions = Question(name="", jobs=jobs, max_episodes=sys.maxsize, alpha=ALPHA), 1
-        shared = "if nothing else is asked"
-    else:
-        question = answer.question
-        shared = "shared by " + ("one question" if num_questions == 1 else f"{num_questions} questions")
-    # The question fixes the candidate, so the sides follow its order. The episodes before the first one that a job
-    # lacks count, and each draw of conditions counts once.
-    sides = (first, second) if first.entry.name == question.jobs[0] else (second, first)
-    matched = match(*sides, prefix_only=True)
-    most = min(question.max_episodes, len(matched) + len(matched.unequal_sides[0]))
-    pairs = matched.without_errors()
-    _, once = np.unique(draws_of(pairs.conditions), return_index=True)
-    once = once[pairs.first.index[once] < most]
-    wins, losses, alike = (
-        np.cumsum(np.bincount(pairs.first.index[once][pairs.differences[once] == which], minlength=most))
-        for which in (1, -1, 0)
-    )
-    # At most 240 points are kept.
-    points = [(0, 0.0)]
-    for at in np.unique(np.linspace(0, most - 1, min(most, 240)).astype(int)).tolist():
-        counted = stopping.PairCounts(
-            both=int(alike[at]), only_first=int(wins[at]), only_second=int(losses[at]), neither=0
-        )
-        evidence = (
-            stopping.log_e_value_of_equality(counted)
-            if question.margin is None
-            else stopping.log_e_value_of_difference(counted, -question.margin)
-        )
-        points.append((at + 1, evidence / math.log(10.0)))
-    decisive, last = math.log(num_questions / question.alpha) / math.log(10.0), points[-1][1]
-    top = max(2.0, 1.1 * decisive, *(evidence for _, evidence in points))
-    heights = [100 * (1 - (max(evidence, -1.0) + 1) / (top + 1)) for evidence in (decisive, *(e for _, e in points))]
-    places = zip(points, heights[1:], strict=True)
-    worse = f"{question.jobs[0]} is {100 * (question.margin or 0.0):g} points worse than {question.jobs[1]}"
-    return EvidenceCurve(
-        points=tuple(points),
-        line=" ".join(f"{100 * episodes / max(1, most):.2f},{height:.2f}" for (episodes, _), height in places),
-        limit=heights[0],
-        e_value=f"{10.0**last:.3g}" if last < 100 else f"10^{last:.0f}",
-        needed=f"{10.0**decisive:.4g}",
-        against=plain_text("neither is better" if question.margin is None else worse),
-        bar=f"alpha {question.alpha:g}, {shared}",
-        answer=None if answer is None else plain_text(stopping.in_words(answer)),
-    )
-
-
-# Jobs of one task side by side: their difference over the same episodes, and episodes with unequal outcomes.
-
-MOST_PAIRS = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairOnPage(PairedDifference):
-    """Two jobs of one task over the same episodes. Differences are first minus second, with 95 % intervals."""
-
-    first: int  # position of the candidate on the page
-    second: int  # position of the baseline on the page
-    # From ``isaaclab-arena compare``, or from the question that stopped the run. None without either.
-    verdict: str | None
-    evidence: EvidenceCurve
-    # Jobs that could stop at any episode. For them ``interval`` and ``mid_p`` assume a fixed number, and are too
-    # certain.
-    could_stop: tuple[str, ...]
-    discordant: tuple[int, ...]  # episodes in which only one of the two succeeded
-    episodes: tuple[int, ...] | None  # episodes with pairs; None if all common episodes are pairs
-
-
-def pairs_on_page(
-    runs: Sequence[ReadRun], positions: Mapping[tuple[int, str], int], answers: Sequence[Sequence[stopping.Answer]] = ()
-) -> tuple[PairOnPage, ...]:
-    """Return the pairs of jobs that the run or `compare` compared, or else each job with the first of its task."""
-    # `positions` maps the number of a run and a job's name to its position on the page.
-    arms = {
-        positions[number, name]: arm
-        for number, run in enumerate(runs)
-        for name, arm in run.arms.items()
-        if (number, name) in positions
-    }
-    # The comparisons that the runs asked for, each with its answer and the run's number of questions.
-    asked: dict[tuple[int, int], tuple[stopping.Answer, int]] = {}
-    for number, own in enumerate(answers):
-        for answer in (each for each in own if len(each.question.jobs) > 1):
-            new, old = (positions[number, name] for name in answer.question.jobs)
-            asked[new, old] = answer, len(own)
-    # The verdicts in the runs' comparison files; other files are skipped.
-    numbers = {run.directory.resolve(): number for number, run in enumerate(runs)}
-    verdicts: dict[tuple[int, int], str] = {}
-    for run in runs:
-        tasks: Any = ()
-        with suppress(StorageError, KeyError, TypeError):
-            tasks = read_json(run.directory / f"{NAME}.json")["tasks"]
-        # A damaged task leaves the others of its file.
-        for task in tasks if isinstance(tasks, list) else ():
-            with suppress(ValueError, KeyError, TypeError):
-                first, second = (
-                    positions.get((numbers.get(Path(arm["run"]).resolve(), -1), arm["job"]))
-                    for arm in (task["candidate"], task["baseline"])
-                )
-                if first is not None and second is not None:
-                    verdicts[first, second] = str(task["verdict"])
-    # A pair that both the run and `compare` compared appears once, with the direction of `compare`.
-    wanted = [*verdicts, *(sides for sides in asked if sides not in verdicts and sides[::-1] not in verdicts)]
-    if not wanted:
-        leaders: list[int] = []
-        for at, arm in arms.items():
-            leader = next((each for each in leaders if not differences_of_tasks(arm, arms[each])), None)
-            if leader is None:
-                leaders.append(at)
-            else:
-                wanted.append((at, leader))
-
-    found = []
-    for first, second in wanted:
-        if first in arms and second in arms and len(found) < MOST_PAIRS:
-            answer, num_questions = asked.get((first, second), asked.get((second, first), (None, 1)))
-            curve = evidence_curve(arms[first], arms[second], answer, num_questions=num_questions)
-            verdict = verdicts.get((first, second), None if answer is None else str(answer.verdict or "undecided"))
-            pair = _side_by_side(arms[first], arms[second], first, second, curve, verdict=verdict)
-            found += [] if pair is None else [pair]
-    return tuple(found)
-
-
-def _side_by_side(
-    first: Arm, second: Arm, at: int, other: int, evidence: EvidenceCurve, *, verdict: str | None
-) -> PairOnPage | None:
-    """Return two jobs side by side, None without a pair. `at` and `other` are their positions on the page."""
-    if differences_of_tasks(first, second):
-        return None
-    matched = match(first, second)
-    found, known = paired_difference([matched]), matched.without_errors()
-    if found is None:
-        return None
-    is_unequal = len(matched.unequal_sides[0]) > 0
-    return PairOnPage(
-        **vars(found),
-        first=at,
-        second=other,
-        verdict=None if verdict is None else plain_text(verdict),
-        evidence=evidence,
-        could_stop=tuple(plain_text(arm.entry.name) for arm in (first, second) if arm.asked),
-        discordant=tuple(known.first.index[(known.first.success > 0) != (known.second.success > 0)].tolist()),
-        episodes=tuple(matched.first.index.tolist()) if is_unequal else None,
-    )
-
 
 # The films of a run for its page: the list, the embedded ones, and their posters.
 
@@ -339,6 +157,9 @@ def texts(
 MOST_JOBS_SHOWN = 300
 """Jobs in the table of the page."""
 
+MOST_FINDINGS_SHOWN = 3
+"""Sentences of the answer that are not folded."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
@@ -350,11 +171,15 @@ class Page:
     jobs: tuple[sections.JobOnPage, ...]  # in order of the runs
     checkpoints: tuple[Mapping[str, Any], ...]  # the evaluated policies, identified by their content
     films: tuple[Film, ...]  # of the jobs' episodes
+    traces: tuple[Mapping[str, Any], ...] = ()  # of filmed episodes; empty while a run is in progress
     suites: tuple[Mapping[str, Any], ...] = ()  # in order of the runs
     texts: tuple[tuple[str, str], ...] = ()  # to copy, each with its name
     curves: tuple[sections.Curve, ...] = ()  # success by a swept key
     matrix: sections.Matrix | None = None  # policies against tasks; None for a single policy or task
-    pairs: tuple[PairOnPage, ...] = ()  # jobs of one task side by side; empty while a run is in progress
+    findings: tuple[answer.Finding, ...] = ()  # the answer, the most telling sentence first
+    compared: answer.JobsCompared = field(
+        default_factory=answer.JobsCompared
+    )  # jobs of one task side by side; empty as well
     robustness: tuple[Mapping[str, Any], ...] = ()  # cost of changed episodes, by run; empty while a run is in progress
     error_texts: tuple[tuple[str, str, int], ...] = ()  # job, first line and number of errors
     reloads: bool = False  # a run is in progress, so the page reloads itself
@@ -397,25 +222,36 @@ def page_of(
             errors += [(job.name, plain_text(line), count) for line, count in Counter(said).most_common(5)]
 
     # Compare jobs, unless the last run is in progress (`running`): comparisons read far more than the tables.
-    pairs: tuple[PairOnPage, ...] = ()
+    compared = answer.JobsCompared()
     robustness: tuple[Mapping[str, Any], ...] = ()
     if not running and len(jobs) > 1:
         read_runs = [read_run(directory, merged=merged) for directory, merged in runs.items()]
         positions = {(job.run, job.row["name"]): number for number, job in enumerate(jobs)}
-        pairs = pairs_on_page(read_runs, positions, [merged.answers for merged in runs.values()])
+        compared = answer.compared_jobs(read_runs, positions, [merged.answers for merged in runs.values()])
         changed = [run for run in read_runs if any(ROBUSTNESS_KEY in job.config.labels for job in run.plan.jobs)]
         # Imported where it is used: it takes torch and Pillow, and most pages have no use for it.
         where = "isaaclab_arena.analysis.robustness:shown_robustness"
         robustness = tuple(imported(where)(run.arms.values()) for run in changed)
+    # Films that have room, and the traces of their episodes.
+    explaining = dict(enumerate(frozenset(at for reason in job.reasons for at in reason.filmed) for job in jobs))
+    failed = dict(enumerate(job.failed for job in jobs))
+    films = chosen_films(films, failed, budget_bytes=embedded_bytes, explaining=explaining)
+    traces: Sequence[Mapping[str, Any]] = ()
+    if films and not running:
+        # Imported where it is used: it takes h5py and Pillow.
+        of_films = imported("isaaclab_arena.report.traces:traces_of_films")
+        # The episodes that show a reason come first, and then the others of embedded films.
+        ordered = sorted(films, key=lambda film: (film.episode_index not in explaining[film.job], not film.embedded))
+        filmed = dict.fromkeys((film.job, film.episode_index) for film in ordered)
+        traces = of_films(runs, [(job.run, job.row["name"]) for job in jobs], list(filmed))
+    answers = [each for merged in runs.values() for each in merged.answers]
     # The evaluated policies by content, each once.
     evaluated: dict[tuple[str, str | None, str | None], list[str]] = {}
     for job in jobs:
         evaluated.setdefault((job.row["policy"], job.row["checkpoint"], job.row["policy_sha256"]), []).append(job.name)
-    filmed = dict(enumerate(frozenset(at for reason in job.reasons for at in reason.filmed) for job in jobs))
-    failed = dict(enumerate(job.failed for job in jobs))
     keys = dict.fromkeys(key for job in jobs for key in job.keys)
     return Page(
-        title=", ".join(names),
+        title=sections.title_of(jobs),
         made_at=(now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
         runs=tuple(
             _run_on_page(name, directory, merged, running=running and number == len(runs) - 1)
@@ -433,11 +269,15 @@ def page_of(
             }
             for (policy, path, sha256), own in evaluated.items()
         ),
-        films=tuple(chosen_films(films, failed, budget_bytes=embedded_bytes, explaining=filmed)),
+        films=tuple(films),
+        traces=tuple(traces),
         texts=texts(jobs[:MOST_JOBS_SHOWN], [merged.plan for merged in runs.values()], suites),
         curves=sections.curves(jobs),
         matrix=sections.matrix(jobs),
-        pairs=pairs,
+        findings=tuple(
+            answer.findings_so_far(answers) if running else answer.findings(compared, jobs, suites, answers)
+        ),
+        compared=compared,
         robustness=robustness,
         error_texts=tuple(errors),
         reloads=running,
@@ -543,8 +383,9 @@ def html_of(page: Page, page_directory: Path) -> str:
                 "count": len(pair.episodes or ()),
                 "episodes": None if pair.episodes is None else sections.packed_numbers(np.array(pair.episodes, float)),
             }
-            for pair in page.pairs
+            for pair in page.compared.pairs
         ],
+        "traces": page.traces,
         "films": [
             {
                 "job": film.job,
@@ -571,14 +412,18 @@ def templates() -> Environment:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    script = loader.get_source(environment, "report.js")[0]
     environment.filters["percent"] = lambda share: f"{100 * share:.4g}%"
     environment.filters["plain"] = plain_text
     environment.globals |= {
         # A file of this package, which is included unchanged.
         "own": lambda name: Markup(loader.get_source(environment, name)[0]),  # noqa: S704
+        # The page's policy lets only this script run.
+        "script_hash": f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
         "columns": sections.ON_PAGE,
         "words": metric_in_words,
         "limit": MOST_JOBS_SHOWN,
+        "shown_findings": MOST_FINDINGS_SHOWN,
         "details": sections.MOST_JOBS_IN_DETAIL,
         "measure": sections.MEASURE,
     }

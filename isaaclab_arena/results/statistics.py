@@ -30,6 +30,12 @@ def standard_deviation(values: Sequence[float]) -> float | None:
     return math.sqrt(sum((value - mean) * (value - mean) for value in values) / (len(values) - 1))
 
 
+def most_typical_first(values: Sequence[float]) -> list[int]:
+    """Return the positions of values by their distance from the median; equally distant ones keep their order."""
+    usual = float(np.median(values)) if len(values) else 0.0
+    return sorted(range(len(values)), key=lambda at: abs(values[at] - usual))
+
+
 def wilson_interval(
     successes: int, trials: int, *, confidence: float = 0.95, design_effect: float = 1.0
 ) -> Interval | None:

@@ -532,6 +532,16 @@ class QueryPace:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordedEntries:
+    """The entries of a recorded array, as its environment declares them; None for what it does not say."""
+
+    names: tuple[str, ...] | None = None
+    unit: str | None = None
+    low: tuple[float | None, ...] | None = None  # least values, None for an entry without a bound
+    high: tuple[float | None, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobReport:
     """The result of a job on one rank. Optional fields are None in files of earlier versions too."""
 
@@ -568,6 +578,8 @@ class JobReport:
     # Simulator as the environment describes it. None if the job was never built.
     simulated_by: Mapping[str, str] | None = None
     metrics: tuple[Metric, ...] = ()  # as environment and policy declare them
+    # Actions and observations by their path in recordings. None if the job was never built.
+    entries: Mapping[str, RecordedEntries] | None = None
     error: str | None = None  # one line
     traceback_file: str | None = None  # relative to the output directory
     attempt: int = 1  # start of the program on this run, from 1

@@ -29,7 +29,8 @@ _FLAGS = (
     "--proxy-server=127.0.0.1:9",
 )
 _OWN_SCHEMES = ("data:", "blob:", "about:")
-_KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "ArrowDown": 40, "ArrowUp": 38, "ArrowRight": 39, "End": 35}
+_KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "End": 35, "Home": 36}
+_KEYS |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 
 
 def executable() -> str:

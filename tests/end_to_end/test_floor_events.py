@@ -32,7 +32,7 @@ def test_its_tables_have_progress_events_and_score(run):
 
 
 def test_its_failures_have_a_reason_in_the_report_and_can_be_compared(run, tmp_path, capsys):
-    shown = re.findall(r"<li><b>(\d+)</b> ([^<]*)</li>", (run / "report.html").read_text())
+    shown = re.findall(r'class="share"[^>]*><b>(\d+)</b> ([^<]*)<', (run / "report.html").read_text())
     assert shown == [("3", "fell over")]
     assert command(["compare", str(run), str(run), "--json", "--output_dir", str(tmp_path)]) == 4
     [compared] = json.loads(capsys.readouterr().out)["tasks"]

@@ -11,8 +11,14 @@ import torch
 
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.observer import Transition
-from isaaclab_arena.interfaces.specs import SideBySide
-from isaaclab_arena.recording.recorder import HELD_STEPS, EpisodeArrays, RecordedObservations, StepRing
+from isaaclab_arena.interfaces.specs import ArraySpec, SideBySide
+from isaaclab_arena.recording.recorder import (
+    HELD_STEPS,
+    EpisodeArrays,
+    RecordedObservations,
+    StepRing,
+    recorded_entries,
+)
 from tests.fakes_environment import OwnTensorsEnvironment, PartsEnvironment, ScriptedEnvironment
 
 
@@ -263,3 +269,20 @@ def test_memory_is_not_touched_for_steps_that_are_not_made_in_deterministic_runs
     for (touched, room_for), num_steps in zip(told, (10, 1001), strict=True):
         step_bytes = 64 * 250 * 4
         assert touched < num_steps * step_bytes + 30e6 < room_for * step_bytes
+
+
+def test_names_units_and_bounds_are_told_by_the_paths_of_the_recorded_arrays():
+    environment = ScriptedEnvironment(1)
+    unbounded = (-1.0, -float("inf"), -1.0)
+    environment.action_spec = ArraySpec(shape=(3,), low=unbounded, high=(1.0, 2.0, 3.0), names=("x", "y", "z"))
+    environment.observation_spec = {
+        "policy": {
+            "arm": {"joint_pos": ArraySpec(shape=(2,), names=("a", "b"), unit="rad")},
+            "bare": ArraySpec(shape=(2,)),
+        },
+        "camera_obs": {"head": ArraySpec(shape=(4, 4, 3), unit="colour")},
+    }
+    entries = recorded_entries(environment)
+    assert [*entries] == ["actions", "obs/arm/joint_pos"]
+    assert (entries["actions"].low, entries["actions"].high) == ((-1.0, None, -1.0), (1.0, 2.0, 3.0))
+    assert (entries["obs/arm/joint_pos"].names, entries["obs/arm/joint_pos"].unit) == (("a", "b"), "rad")

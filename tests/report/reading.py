@@ -1,11 +1,16 @@
-"""Reads what a page shows, as a browser would: the cells of its table and the data of its script."""
+"""Writes films and recordings for a page, and reads what it shows as a browser would: table cells and data."""
 
 import base64
 import json
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from isaaclab_arena.storage.episode_file import RecordedEpisode
+from isaaclab_arena.storage.episodes import write_episode
+from isaaclab_arena.storage.layout import episode_file_name, poster_file
 
 
 class Reader(HTMLParser):
@@ -61,3 +66,20 @@ def unpacked_numbers(packed: dict[str, Any] | None, count: int) -> np.ndarray:
         return np.full(count, packed["lowest"] / scale)
     above = np.frombuffer(base64.b64decode(packed["data"]), f"<u{width}").astype(float)
     return np.where(above == 2.0 ** (8 * width) - 1, np.nan, (above + packed["lowest"]) / scale)
+
+
+def write_films(directory: Path, job: str, episodes: range, size: int = 300) -> None:
+    """Write a film that holds nothing, and its poster, for each of a job's episodes."""
+    for episode in episodes:
+        path = directory / job / "videos" / f"viewport-env0-episode-{episode}.mp4"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"v" * size)
+        poster_file(path).write_bytes(b"p" * 30)
+
+
+def write_recording(directory: Path, job: str, episode: int, arrays: dict[str, np.ndarray]) -> None:
+    """Write the recording of a job's episode, whose control steps are 0.05 s apart."""
+    path = directory / job / "episodes" / episode_file_name(episode)
+    path.parent.mkdir(exist_ok=True)
+    said = {"control_dt": 0.05}
+    write_episode(path, RecordedEpisode(episode_index=episode, arrays=arrays, attributes=said, env_args={}))

@@ -1,6 +1,5 @@
 """What the report says of each job."""
 
-import dataclasses
 import json
 import math
 import re
@@ -12,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from isaaclab_arena.analysis.arms import read_run
-from isaaclab_arena.config.schema import Meanwhile, Question
+from isaaclab_arena.config.schema import Meanwhile
+from isaaclab_arena.interfaces.episode import SETBACKS, EpisodeEvents
 from isaaclab_arena.report.jobs import (
     JobOnPage,
     condition_columns,
@@ -25,11 +24,11 @@ from isaaclab_arena.report.jobs import (
     packed_numbers,
     packed_texts,
     telling_conditions,
+    title_of,
 )
-from isaaclab_arena.report.writing import EvidenceCurve, evidence_curve, html_of, page_of
+from isaaclab_arena.report.writing import html_of, page_of
 from isaaclab_arena.results.merge import merge_results, records, stored_results, write_tables
 from isaaclab_arena.results.statistics import wilson_interval
-from isaaclab_arena.results.stopping import Answering, PairCounts, log_e_value_of_difference, log_e_value_of_equality
 from tests.analysis.recorded_runs import failed_by, write_run
 from tests.report.reading import unpacked_numbers
 from tests.results.late_runs import LATE, write_late_run
@@ -44,7 +43,11 @@ def test_a_job_says_what_a_paper_says_and_counts_every_episode_once(tmp_path: Pa
     job = job_of(tmp_path, "sssfte")
     assert job.sentence.startswith("lift (")
     assert job.sentence.endswith("): 3 of 5, 60.0 % [23.1, 88.2]; 1 error")
-    assert (job.failed, job.num_scored, job.reasons) == ({3, 4, 5}, 5, ())
+    assert (job.failed, job.num_scored) == ({3, 4, 5}, 5)
+    assert [(each.event, each.count) for each in job.reasons] == [
+        ("ended without success", 2),
+        ("error: the physics diverged", 1),
+    ]
     assert job.outcomes == {"success": 3, "failure": 1, "timeout": 1, "error": 1}
     assert sum(each.count for each in job.lengths) == 5
     empty = job_of(tmp_path / "empty", "--")
@@ -68,8 +71,41 @@ def test_failures_are_grouped_by_what_decided_them_with_three_films_at_most(tmp_
         ("reached and missed", 5, (2, 3, 4)),
         ("dropped", 1, ()),
         ("none of the events", 1, (7,)),
+        ("error: the physics diverged", 1, ()),
     ]
     assert "decisive_event" in job.episodes
+
+
+def test_the_film_that_opens_for_a_reason_is_the_most_typical_one(tmp_path: Path):
+    moments = {0: 10, 1: 90, 2: 52, 3: 50, 4: 54, 5: 20}
+    told = {
+        index: EpisodeEvents(progress=0.5, decisive="dropped", seen={"stuck": (1, 1), "dropped": (moment, 1)})
+        for index, moment in moments.items()
+    }
+    merged = merge_results(write_run(tmp_path / "run", {"lift": "ffffff"}, events=told))
+    job = job_on_page(records(merged.jobs)[0], merged.episodes, run=0, label="lift", filmed=frozenset({0, 1, 4, 5}))
+    # The median moment of all six episodes is 51.
+    assert job.reasons[0].filmed == (4, 5, 1)
+
+
+def test_rare_reasons_share_a_line_and_no_failure_is_left_out(tmp_path: Path):
+    names = [*SETBACKS[:10], SETBACKS[0]]
+    told = {index: failed_by(name) for index, name in enumerate(names)}
+    merged = merge_results(write_run(tmp_path / "run", {"lift": "f" * len(names)}, events=told))
+    job = job_on_page(records(merged.jobs)[0], merged.episodes, run=0, label="lift")
+    assert (job.reasons[0].event, job.reasons[0].count) == ("wrong object", 2)
+    assert (job.reasons[-1].event, job.reasons[-1].count, len(job.reasons)) == ("3 other reasons", 3, 8)
+    assert job.num_failed == len(names)
+
+
+def test_a_title_says_in_words_which_policies_were_evaluated_on_what(jobs: list[JobOnPage]):
+    def titled(*named: tuple[str, str]) -> str:
+        return title_of([with_row(jobs[0], policy=policy, environment=task, object="cube") for policy, task in named])
+
+    assert titled(("mine:random_action", "lift_object")) == "Random action on lift object, cube"
+    assert titled(("A", "reach"), ("B", "reach")) == "A against B on reach, cube"
+    assert titled(("A", "reach"), ("B", "reach"), ("C", "lift")) == "3 policies on 2 tasks"
+    assert title_of([]) == "Evaluation without a job"
 
 
 def packed(values) -> dict[str, Any]:
@@ -159,61 +195,6 @@ def test_a_range_in_which_conditions_repeat_has_the_interval_of_these():
     assert one is not None
     assert [each.interval.low for each in found.bins if each.rate == 1.0] == pytest.approx([one.low] * 3)
     assert [(each.scored, each.distinct) for each in found.bins] == [(10, 1)] * 4
-
-
-QUESTION = Question(name="new-vs-old", jobs=("new", "old"), max_episodes=100)
-
-
-def curve_of(
-    directory, new: str, old: str, question: Question | None = None, *, num_questions: int = 1
-) -> EvidenceCurve:
-    arms = read_run(write_run(directory, {"new": new, "old": old})).arms
-    answer = None if question is None else Answering(question, num_questions=num_questions).answer
-    return evidence_curve(arms["new"], arms["old"], answer, num_questions=num_questions)
-
-
-def pairs(wins: int, losses: int, alike: int = 0) -> PairCounts:
-    return PairCounts(both=alike, only_first=wins, only_second=losses, neither=0)
-
-
-def test_evidence_ends_at_the_e_value_of_all_episodes(tmp_path):
-    curve = curve_of(tmp_path / "run", "s" * 14 + "sfsf", "f" * 14 + "sffs")
-    assert curve.points[0] == (0, 0.0)
-    assert curve.points[-1][0] == 18
-    assert curve.points[-1][1] == pytest.approx(log_e_value_of_equality(pairs(15, 1)) / math.log(10))
-    assert curve.line.startswith("0.00,")
-
-
-def test_the_questions_of_a_run_share_the_level_that_decides(tmp_path):
-    alone = curve_of(tmp_path / "1", "ss", "ff")
-    assert (alone.needed, alone.bar) == ("20", "alpha 0.05, if nothing else is asked")
-    two = curve_of(tmp_path / "2", "ss", "ff", QUESTION, num_questions=2)
-    assert (two.needed, two.bar) == ("40", "alpha 0.05, shared by 2 questions")
-    strict = curve_of(tmp_path / "3", "ss", "ff", dataclasses.replace(QUESTION, alpha=0.01))
-    assert (strict.needed, strict.bar) == ("100", "alpha 0.01, shared by one question")
-
-
-@pytest.mark.parametrize("jobs", [("new", "old"), ("old", "new")])
-def test_with_a_margin_the_evidence_is_that_of_the_question_whichever_job_is_shown_first(tmp_path, jobs):
-    asked = dataclasses.replace(QUESTION, jobs=jobs, margin=0.05)
-    curve = curve_of(tmp_path / "run", "ssss", "sffs", asked)
-    expected = log_e_value_of_difference(pairs(2, 0, 2) if jobs[0] == "new" else pairs(0, 2, 2), -0.05)
-    assert curve.points[-1][1] == pytest.approx(expected / math.log(10))
-    assert curve.against == f"{jobs[0]} is 5 points worse than {jobs[1]}"
-
-
-def test_what_decides_lies_in_the_picture_and_evidence_beyond_what_a_number_holds_is_a_power_of_ten(tmp_path):
-    curve = curve_of(tmp_path / "little", "s", "f", QUESTION, num_questions=1_000)
-    at_zero = float(curve.line.split()[0].partition(",")[2])
-    assert 0 < curve.limit < at_zero < 100
-    assert curve_of(tmp_path / "much", "s" * 2_000, "f" * 2_000).e_value == "10^600"
-    assert curve_of(tmp_path / "none", "sf", "sf").e_value == "1"
-
-
-def test_there_is_one_bet_for_each_start(tmp_path):
-    run = read_run(write_run(tmp_path / "run", {"new": "s" * 40, "old": "f" * 40}, starts=13))
-    curve = evidence_curve(run.arms["new"], run.arms["old"], None, num_questions=1)
-    assert curve.points[-1][1] == pytest.approx(log_e_value_of_equality(pairs(13, 0)) / math.log(10))
 
 
 def jobs_of(directory: Path, outcomes: dict[str, str], **how: Any) -> list[JobOnPage]:

@@ -1,6 +1,7 @@
 """The report's page."""
 
-import json
+import base64
+import hashlib
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,9 +11,6 @@ import pandas as pd
 import pytest
 import yaml
 
-from isaaclab_arena.analysis.arms import read_run
-from isaaclab_arena.analysis.comparison import Question, compare_with_job
-from isaaclab_arena.analysis.comparison_files import write_comparison
 from isaaclab_arena.config.schema import PolicyServerConfig, ServerScope
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.evaluation.heartbeat import in_a_thread, keep_writing
@@ -20,23 +18,19 @@ from isaaclab_arena.report.jobs import job_on_page
 from isaaclab_arena.report.writing import (
     AUTHORS,
     PROGRAM,
-    PairOnPage,
     chosen_films,
     films_of_job,
     html_of,
-    pairs_on_page,
     texts,
     write_report,
 )
 from isaaclab_arena.report.writing import page_of as page_of_runs
 from isaaclab_arena.results.merge import Tables, merge_results, records
-from isaaclab_arena.storage.layout import poster_file
 from isaaclab_arena.storage.ledger import RunVerification, ServerUsage, write_job_report, write_verification
 from tests.analysis.recorded_runs import write_all_tables, write_run
-from tests.report.reading import Reader, unpacked_numbers
+from tests.report.reading import Reader, unpacked_numbers, write_films
 from tests.results.evidence import commit_lines, report, write_lines
 from tests.results.test_summary import write_suites
-from tests.tracking.runs import stopped_run
 
 HOSTILE = "</script><script>alert(1)</script>\"'<!--\u202e\u2028"
 
@@ -121,6 +115,25 @@ def test_a_job_that_was_decided_says_so_and_which_kind_its_interval_is(tmp_path:
     assert "the interval that holds at every look" in html
 
 
+def test_counts_of_one_are_singular_and_only_the_script_of_the_page_may_run(tmp_path: Path):
+    html = write_report([write_run(tmp_path / "run", {"lift": "s"})]).read_text(encoding="utf-8")
+    assert "<span>1 job, 1 episode</span>" in html
+    script = html.rpartition("<script>")[2].partition("</script>")[0]
+    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; script-src 'sha256-{allowed}'" in html
+
+
+def test_a_page_of_failures_says_why_and_never_that_nothing_failed(tmp_path: Path):
+    write_run(tmp_path / "run", {"lift": "f" * 50})
+    html = write_report([tmp_path / "run"]).read_text(encoding="utf-8")
+    words = " ".join(re.sub(r"<[^>]+>", "", html).split())
+    assert "lift 50 of 50 failed 50 ended without success" in words
+    assert "Not every reason has a film: isaaclab-arena film" in words
+    write_films(tmp_path / "run", "lift", range(1))
+    assert "Not every reason has a film" not in write_report([tmp_path / "run"]).read_text(encoding="utf-8")
+    assert "Nothing failed" not in words
+
+
 def test_hostile_words_stay_words(tmp_path: Path):
     write_run(tmp_path / "<img src=x onerror=alert(1)>", {"lift": "s"})
     runs = {tmp_path / "<img src=x onerror=alert(1)>": merge_results(tmp_path / "<img src=x onerror=alert(1)>")}
@@ -181,7 +194,8 @@ def test_a_run_that_goes_on_says_how_far_it_is_and_one_that_is_over_names_what_i
     assert "lacks 2 episodes (3, 4)" in over.runs[0]["missing"][0]
     both = page_of_runs(run | run_of(tmp_path / "new", lift="f"), embedded_bytes=0)
     assert [job.name for job in both.jobs] == ["run: lift", "run: reach", "new: lift"]
-    assert both.title == "run, new"
+    assert both.title == "Zero action on lift object"
+    assert [run["name"] for run in both.runs] == ["run", "new"]
 
 
 def test_what_was_verified_is_told_until_the_run_changes(tmp_path: Path):
@@ -198,7 +212,7 @@ def test_what_was_verified_is_told_until_the_run_changes(tmp_path: Path):
     write_verification(directory, found)
     html = html_of(page_of_runs(run, embedded_bytes=0), tmp_path)
     assert html.count("2026-01-02 03:04 UTC: wrong with the files: demo_2 is damaged; no episode ran again.") == 2
-    assert "Nothing failed, and nothing is missing." not in html
+    assert "No episode ended with an error, and none is missing." not in html
     write_lines(directory, commit_lines("s", first=3))
     (changed,) = page_of_runs(run_of_existing(directory), embedded_bytes=0).runs
     assert changed["verified"].endswith("The run has changed since.")
@@ -215,90 +229,6 @@ def test_films_that_have_no_room_are_found_by_their_path(tmp_path: Path):
 
 def run_of_existing(directory: Path) -> dict[Path, Tables]:
     return {directory: merge_results(directory)}
-
-
-NEW, OLD = "s" * 14 + "sfsf", "f" * 14 + "sffs"
-
-
-def pairs_of(directory: Path, **jobs: str) -> tuple[PairOnPage, ...]:
-    run = write_run(directory, jobs)
-    return pairs_on_page([read_run(run)], {(0, name): number for number, name in enumerate(jobs)})
-
-
-def test_a_pair_says_what_compare_says_and_jobs_without_one_are_left_out(tmp_path: Path):
-    (pair,) = pairs_of(tmp_path / "run", old=OLD, new=NEW)
-    (task,) = compare_with_job(read_run(tmp_path / "run"), "old", Question()).tasks
-    assert (pair.first, pair.second, pair.verdict) == (1, 0, None)
-    assert (pair.difference, pair.interval, pair.mid_p) == (task.difference, task.interval, task.mid_p)
-    assert pair.discordant == (*range(14), 16, 17)
-    assert pairs_of(tmp_path / "other", old="ee", new="sf") == ()
-
-
-def test_episodes_that_started_from_other_conditions_are_no_pairs(tmp_path: Path):
-    old = write_run(tmp_path / "old", {"lift": "ssff"})
-    new = write_run(tmp_path / "new", {"lift": "sfsf"}, moved={2: 0.9})
-    positions = {(0, "lift"): 0, (1, "lift"): 1}
-    (pair,) = pairs_on_page([read_run(old), read_run(new)], positions)
-    assert pair.episodes == (0, 1, 3)
-    assert pair.discordant == (1,)
-    (alike,) = pairs_of(tmp_path / "run", old=OLD, new=NEW)
-    assert alike.episodes is None
-
-
-def test_a_comparison_that_lies_there_decides_what_is_shown_and_its_verdict(tmp_path: Path):
-    run = write_run(tmp_path / "run", {"old": OLD, "new": NEW, "other": OLD})
-    report = compare_with_job(read_run(run), "old", Question())
-    write_comparison(run, report)
-    positions = {(0, "old"): 0, (0, "new"): 1, (0, "other"): 2}
-    verdicts = {(pair.first, pair.second): pair.verdict for pair in pairs_on_page([read_run(run)], positions)}
-    assert verdicts == {(1, 0): "better", (2, 0): "undecided"}
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"tasks": [1]}', '{"tasks": [{"candidate": {}}]}'])
-def test_a_damaged_comparison_says_nothing(tmp_path: Path, content: str):
-    run = write_run(tmp_path / "run", {"old": OLD, "new": NEW})
-    (run / "comparison.json").write_text(content)
-    assert len(pairs_on_page([read_run(run)], {(0, "old"): 0, (0, "new"): 1})) == 1
-
-
-@pytest.mark.parametrize("damaged", [1, {"candidate": {}}, {"candidate": {"run": "\0", "job": "new"}}])
-def test_a_damaged_task_of_a_comparison_leaves_the_verdicts_of_the_others(tmp_path: Path, damaged: object):
-    run = write_run(tmp_path / "run", {"old": OLD, "new": NEW, "other": OLD})
-    write_comparison(run, compare_with_job(read_run(run), "old", Question()))
-    document = json.loads((run / "comparison.json").read_text())
-    document["tasks"][0] = document["tasks"][0] | damaged if isinstance(damaged, dict) else damaged
-    (run / "comparison.json").write_text(json.dumps(document))
-    positions = {(0, "old"): 0, (0, "new"): 1, (0, "other"): 2}
-    assert [(pair.first, pair.verdict) for pair in pairs_on_page([read_run(run)], positions)] == [(2, "undecided")]
-
-
-def test_a_run_that_asked_shows_what_it_asked_also_beside_a_comparison_made_the_other_way_round(tmp_path: Path):
-    stopped_run(tmp_path)
-    answers = [merge_results(tmp_path).answers]
-    (pair,) = pairs_on_page([read_run(tmp_path)], {(0, "old"): 0, (0, "new"): 1}, answers)
-    assert (pair.first, pair.second, pair.verdict, pair.could_stop) == (1, 0, "better", ("new", "old"))
-    assert str(pair.evidence.answer).startswith("better: decided after 7 of 12")
-    assert pairs_of(tmp_path / "other", old=OLD, new=NEW)[0].could_stop == ()
-    write_comparison(tmp_path, compare_with_job(read_run(tmp_path), "new", Question()))
-    (pair,) = pairs_on_page([read_run(tmp_path)], {(0, "old"): 0, (0, "new"): 1}, answers)
-    assert (pair.first, pair.second, pair.verdict) == (0, 1, "worse")
-    assert pair.evidence.answer is not None
-
-
-def test_pairs_that_repeat_conditions_are_those_that_compare_counts(tmp_path: Path):
-    run = read_run(write_run(tmp_path / "run", {"old": "f" * 40, "new": "s" * 40}, starts=2))
-    (pair,) = pairs_on_page([run], {(0, "old"): 0, (0, "new"): 1})
-    (task,) = compare_with_job(run, "old", Question()).tasks
-    assert (pair.distinct, pair.mid_p, pair.interval) == (2, task.mid_p, task.interval)
-    assert 10 ** pair.evidence.points[-1][1] < float(pair.evidence.needed)
-
-
-def write_films(directory: Path, job: str, episodes: range, size: int = 300) -> None:
-    for episode in episodes:
-        path = directory / job / "videos" / f"viewport-env0-episode-{episode}.mp4"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"v" * size)
-        poster_file(path).write_bytes(b"p" * 30)
 
 
 def test_one_film_of_each_job_goes_in_first_then_those_that_show_a_reason_and_other_failures(tmp_path: Path):

@@ -2,12 +2,14 @@
 (() => {
   const byId = (id) => document.getElementById(id);
   const DATA = JSON.parse(byId("data").textContent);
-  const make = (tag, attributes = {}, ...children) => {
-    const node = document.createElement(tag);
+  const filled = (node, attributes, children) => {
     for (const [name, value] of Object.entries(attributes)) if (value !== null) node.setAttribute(name, value);
     node.append(...children.filter((child) => child !== null));
     return node;
   };
+  const make = (tag, attributes = {}, ...children) => filled(document.createElement(tag), attributes, children);
+  const svgSpace = new DOMParser().parseFromString("<svg></svg>", "text/html").querySelector("svg").namespaceURI;
+  const shape = (tag, attributes = {}) => filled(document.createElementNS(svgSpace, tag), attributes, []);
   const sessionKey = "isaaclab-arena-report " + location.pathname;
 
   // Columns: numbers on a decimal grid and texts by number, as isaaclab_arena/report/jobs.py packs them.
@@ -60,6 +62,11 @@
     if (!films.has(key)) films.set(key, []);
     films.get(key).push(film);
   }
+  document.querySelectorAll(".typical").forEach((button) => {
+    const [[job, episode]] = JSON.parse(button.dataset.pair);
+    const film = (films.get(job + "/" + episode) || []).find((each) => each.poster);
+    button.append(film ? make("img", { src: "data:image/webp;base64," + film.poster, alt: "" }) : "▶");
+  });
   const filmsOf = (id) => films.get(jobOf[id] + "/" + episodeIndex(id)) || [];
   const find = (job, episode) => {
     const columns = DATA.jobs[job];
@@ -262,47 +269,215 @@
   form.addEventListener("submit", (event) => event.preventDefault());
   addEventListener("resize", layOut);
 
-  // The player: a film with what the episode started from, or two of them side by side.
+  // The player: films of one or two episodes, and beside each what its recording says, on one time axis for all of it.
   const player = byId("player");
-  let addresses = [];
+  let addresses = [], clock = null;
   const addressOf = (film) => {
     if (film.address !== null) return film.address;
     const address = URL.createObjectURL(new Blob([bytesOf(byId(film.name).textContent)], { type: "video/mp4" }));
     addresses.push(address);
     return address;
   };
-  const side = (id, withName) => {
-    const job = DATA.jobs[jobOf[id]], at = positionOf[id];
-    const facts = [["outcome", DATA.outcomes[outcomeOf[id]]], ["length", shown(job.length, at) + " steps"], ["return", shown(job.return, at)],
-      ["ended by", text(job.termination, at)], ["decided by", job.decisive_event ? text(job.decisive_event, at) : null], ["instruction", text(job.language_instruction, at)], ["error", text(job.error, at)],
-      ["rank", shown(job.rank, at)], ...conditionsOf(id)];
-    const list = make("dl");
-    for (const [name, value] of facts) if (value !== null) list.append(make("dt", {}, name), make("dd", { dir: "auto" }, value));
+  const traceOf = (id) => DATA.traces.find((each) => each.job === jobOf[id] && each.episode === episodeIndex(id)) || null;
+  const seconds = (time) => time.toFixed(2) + " s";
+  const short = (value) => (value === 0 ? "0" : String(Number(value.toPrecision(3))));
+
+  // A panel: the curves of one array, the cursor, and a legend with the values at the cursor.
+  const panelOf = (panel, trace, clock) => {
+    const dt = trace.dt || clock.dt, at = (k, i) => number(panel.values, k * panel.count + i);
+    const bounds = (k) => (panel.low && panel.high && panel.low[k] !== null && panel.high[k] !== null ? [panel.low[k], panel.high[k]] : null);
+    const all = Array.from({ length: panel.width }, (_, k) => k);
+    // Entries that all have bounds are drawn between these, so that one that lies at its bound is seen as such.
+    const inBounds = all.every((k) => bounds(k) && bounds(k)[1] > bounds(k)[0]);
+    const drawn = (k, value) => (inBounds ? (value - bounds(k)[0]) / (bounds(k)[1] - bounds(k)[0]) : value);
+    let low = inBounds ? 0 : Infinity, high = inBounds ? 1 : -Infinity;
+    for (const k of all) for (let i = 0; i < panel.count; i++) {
+      const value = drawn(k, at(k, i));
+      if (value < low) low = value;
+      if (value > high) high = value;
+    }
+    if (!(high > low)) [low, high] = [low - 0.5, high + 0.5];
+    const margin = 0.06 * (high - low), x = (i) => (1000 * Math.min(clock.end, (i * panel.stride + panel.first) * dt)) / clock.end;
+    const y = (value) => 100 * (1 - (value - low + margin) / (high - low + 2 * margin));
+    const svg = shape("svg", { viewBox: "0 0 1000 100", preserveAspectRatio: "none", role: "img", "aria-label": `${panel.title}, ${panel.width} curves over ${seconds(clock.end)}` });
+    if (inBounds) for (const bound of [0, 1]) svg.append(shape("line", { class: "bound", x1: 0, x2: 1000, y1: y(bound), y2: y(bound) }));
+    for (const [, step] of trace.events) svg.append(shape("line", { class: "moment", x1: (1000 * step * dt) / clock.end, x2: (1000 * step * dt) / clock.end, y1: 0, y2: 100 }));
+    const legend = make("ul", { class: "legend" });
+    const values = all.map((k) => {
+      const points = [];
+      for (let i = 0; i < panel.count; i++) if (!Number.isNaN(at(k, i))) points.push(`${x(i).toFixed(1)},${y(drawn(k, at(k, i))).toFixed(1)}`);
+      if (points.length === 1) points.push(points[0].replace(/^[^,]*/, "1000"));
+      const line = shape("polyline", { class: `line k${k % 8}`, points: points.join(" ") }), value = make("b", {});
+      svg.append(line);
+      const said = bounds(k) ? ` of ${short(bounds(k)[0])} to ${short(bounds(k)[1])}` : "";
+      const entry = make("li", { class: `k${k % 8}` }, make("i", { "aria-hidden": "true" }), panel.names[k] ? panel.names[k] + " " : panel.width > 1 ? k + " " : "", value, said);
+      entry.addEventListener("pointerenter", () => line.classList.add("strong"));
+      entry.addEventListener("pointerleave", () => line.classList.remove("strong"));
+      legend.append(entry);
+      return value;
+    });
+    clock.readers.push((time) => {
+      const i = Math.max(0, Math.min(panel.count - 1, Math.round((Math.round(time / dt) - panel.first) / panel.stride)));
+      values.forEach((node, k) => {
+        const value = at(k, i), within = bounds(k);
+        node.textContent = Number.isNaN(value) ? "–" : short(value);
+        node.classList.toggle("bad", within !== null && (value <= within[0] || value >= within[1]));
+      });
+    });
+    const unit = inBounds ? `${panel.unit ? panel.unit + ", " : ""}between the bounds of each` : panel.unit;
+    const ends = inBounds ? ["upper bound", "lower bound"] : [short(high), short(low)];
+    return make("figure", { class: "trace" }, make("figcaption", {}, panel.title, unit ? make("span", { class: "small" }, " " + unit) : null),
+      make("div", { class: "graph" }, svg, make("i", { class: "cursor" }), make("span", { class: "high" }, ends[0]), make("span", { class: "low" }, ends[1])), legend);
+  };
+
+  // The recorded pictures of a camera, which the policy saw, as one sheet.
+  const picturesOf = (camera, trace, clock) => {
+    const scale = 128 / camera.height, node = make("div", { class: "eye", role: "img", "aria-label": `what the policy saw: ${camera.camera}` });
+    node.style.width = camera.width * scale + "px";
+    node.style.backgroundImage = `url("data:image/webp;base64,${camera.sheet}")`;
+    node.style.backgroundSize = `${camera.width * scale * camera.steps.length}px 128px`;
+    clock.readers.push((time) => {
+      const step = Math.round(time / (trace.dt || clock.dt));
+      let place = 0;
+      while (place + 1 < camera.steps.length && camera.steps[place + 1] <= step) place++;
+      node.style.backgroundPositionX = -place * camera.width * scale + "px";
+    });
+    return make("figure", {}, node, make("figcaption", { class: "small" }, `seen by the policy: ${camera.camera}`));
+  };
+
+  const side = (id, trace, clock, isPair) => {
+    const job = DATA.jobs[jobOf[id]], at = positionOf[id], steps = Number(shown(job.length, at));
+    const dt = trace && trace.dt, length = dt ? `${steps} steps, ${seconds(steps * dt)}` : `${steps} steps`;
+    const facts = [["outcome", DATA.outcomes[outcomeOf[id]]], ["length", length], ["return", shown(job.return, at)],
+      ["ended by", text(job.termination, at)], ["decided by", job.decisive_event ? text(job.decisive_event, at) : null],
+      ["instruction", text(job.language_instruction, at)], ["error", text(job.error, at)], ["rank", shown(job.rank, at)]];
+    const listOf = (pairs) => {
+      const list = make("dl");
+      for (const [name, value] of pairs) if (value !== null) list.append(make("dt", {}, name), make("dd", { dir: "auto" }, value));
+      return list;
+    };
     const videos = filmsOf(id).map((film) => {
-      const video = make("video", { controls: "", muted: "", loop: "", playsinline: "", "aria-label": `film of ${film.camera}`,
+      const video = make("video", { muted: "", playsinline: "", "aria-label": `film of ${film.camera}`,
         poster: film.poster ? "data:image/webp;base64," + film.poster : null, preload: "metadata" });
       video.muted = true;
       video.src = addressOf(film);
+      video.addEventListener("click", () => toggle());
+      video.addEventListener("dblclick", () => video.requestFullscreen?.());
+      clock.videos.push(video);
       return video;
     });
     const none = videos.length ? null : make("p", { class: "small" }, "Not filmed. isaaclab-arena film RUN --episodes " + episodeIndex(id) + " makes the film.");
-    return make("div", {}, withName ? make("h3", { class: `how-line c${outcomeOf[id]}` }, make("bdi", {}, job.name)) : null, ...videos, none, list);
+    const conditions = conditionsOf(id);
+    const seen = make("div", { class: "seen" }, ...videos, none, make("div", { class: "eyes" }, ...(trace ? trace.pictures.map((each) => picturesOf(each, trace, clock)) : [])));
+    const told = make("div", { class: "told" }, listOf(facts), conditions.length ? make("details", isPair ? {} : { open: "" }, make("summary", {}, "Conditions"), listOf(conditions)) : null);
+    const curves = make("div", { class: "traces" });
+    if (trace) {
+      const chips = trace.events.map(([name, step, count]) => {
+        const chip = make("button", { type: "button" }, `${name} ${seconds(step * (dt || clock.dt))}${count > 1 ? `, ${count} times` : ""}`);
+        chip.addEventListener("click", () => seek(step * (dt || clock.dt), true));
+        return chip;
+      });
+      const more = trace.panels.filter((each) => !each.main);
+      curves.append(...(chips.length ? [make("p", { class: "moments" }, "Events: ", ...chips)] : []), ...trace.panels.filter((each) => each.main).map((each) => panelOf(each, trace, clock)),
+        make("p", { class: "ends", "aria-label": "time in the episode" }, ...[0, 1, 2, 3, 4].map((k) => make("span", {}, seconds((k * clock.end) / 4)))),
+        more.length ? make("details", {}, make("summary", {}, `${more.length} more observation${more.length > 1 ? "s" : ""}`), ...more.map((each) => panelOf(each, trace, clock))) : "");
+    } else if (videos.length) curves.append(make("p", { class: "small" }, "No traces of this episode are part of the page: it has no recording, or there was no room."));
+    const name = isPair ? make("h3", { class: `how-line c${outcomeOf[id]}` }, make("bdi", {}, job.name)) : null;
+    return make("div", { class: "side" }, name, seen, curves, told);
+  };
+
+  // One clock moves all films, cursors and values.
+  const show = (time) => {
+    clock.time = time;
+    player.querySelectorAll(".cursor").forEach((each) => { each.style.left = (100 * time) / clock.end + "%"; });
+    clock.readers.forEach((read) => read(time));
+    byId("position").value = Math.round(time / clock.dt);
+    byId("position").setAttribute("aria-valuetext", seconds(time));
+    byId("moment").textContent = `${seconds(time)} of ${seconds(clock.end)}, step ${Math.round(time / clock.dt)}`;
+  };
+  const run = (plays) => {
+    if (!clock || !clock.videos.length) return;
+    clock.playing = plays;
+    byId("play").textContent = plays ? "Pause" : "Play";
+    clock.videos.forEach((video) => {
+      video.playbackRate = Number(byId("speed").value);
+      if (!plays) video.pause();
+      else if (!video.ended) video.play().catch(() => {});
+    });
+    if (plays) requestAnimationFrame(follow);
+  };
+  const follow = () => {
+    if (!clock || !clock.playing) return;
+    // The film that goes on longest leads.
+    const lead = clock.videos.reduce((best, each) => ((each.duration || 0) > (best.duration || 0) ? each : best));
+    if (lead.ended) {
+      show(clock.end);
+      return run(false);
+    }
+    if (!lead.seeking) show(Math.min(clock.end, Math.floor(lead.currentTime / clock.dt + 1e-6) * clock.dt));
+    requestAnimationFrame(follow);
+  };
+  const seek = (time, pauses) => {
+    if (!clock) return;
+    if (pauses) run(false);
+    const to = Math.max(0, Math.min(clock.end, Math.round(time / clock.dt) * clock.dt));
+    // The middle of a frame, so that rounding shows no other one.
+    clock.videos.forEach((video) => { video.currentTime = Math.min(to + clock.dt / 2, Number.isFinite(video.duration) ? video.duration : Infinity); });
+    show(to);
+  };
+  const toggle = () => {
+    if (!clock) return;
+    if (!clock.playing && clock.time >= clock.end - clock.dt / 2) seek(0, false);
+    run(!clock.playing);
   };
   const play = (sides) => {
-    byId("player-title").replaceChildren(sides.length > 1 ? "" : make("bdi", {}, DATA.jobs[jobOf[sides[0]]].name + ", "), `episode ${episodeIndex(sides[0])}`);
-    byId("player-body").replaceChildren(make("div", { class: "sides" }, ...sides.map((id) => side(id, sides.length > 1))));
+    const isPair = sides.length > 1, traces = sides.map(traceOf);
+    const stepsOf = (id) => Number(shown(DATA.jobs[jobOf[id]].length, positionOf[id])) || 1;
+    const dt = traces.find((each) => each && each.dt)?.dt || 0.05;
+    clock = { time: 0, dt, end: Math.max(...sides.map((id, k) => stepsOf(id) * (traces[k]?.dt || dt))), videos: [], readers: [], playing: false };
+    byId("player-title").replaceChildren(isPair ? "" : make("bdi", {}, DATA.jobs[jobOf[sides[0]]].name + ", "), `episode ${episodeIndex(sides[0])}`);
+    byId("player-body").replaceChildren(make("div", { class: isPair ? "sides" : "sides one" }, ...sides.map((id, k) => side(id, traces[k], clock, isPair))));
+    const opened = clock, [video] = clock.videos, steps = Math.max(...sides.map(stepsOf));
+    // Without a recording, the length of the film says how long a step takes: it has a frame more than there were steps.
+    if (video && !traces.some((each) => each && each.dt)) video.addEventListener("loadedmetadata", () => {
+      [opened.dt, opened.end] = [video.duration / (steps + 1), (video.duration * steps) / (steps + 1)];
+      if (clock === opened) show(clock.time);
+    });
+    byId("position").max = Math.round(clock.end / clock.dt);
+    byId("transport").hidden = !clock.videos.length;
     player.showModal();
-    player.querySelectorAll("video").forEach((video) => video.play().catch(() => {}));
+    show(0);
+    run(true);
   };
   player.addEventListener("close", () => {
     // The event comes late: by then the next film may be shown.
     if (player.open) return;
+    clock = null;
     byId("player-body").replaceChildren();
     addresses.forEach((address) => URL.revokeObjectURL(address));
     addresses = [];
   });
   byId("player-close").addEventListener("click", () => player.close());
+  byId("play").addEventListener("click", toggle);
+  byId("speed").addEventListener("change", () => clock?.videos.forEach((video) => { video.playbackRate = Number(byId("speed").value); }));
+  byId("position").addEventListener("input", (event) => seek(event.target.value * clock.dt, true));
   player.addEventListener("click", (event) => { if (event.target === player) player.close(); });
+  const seekAt = (event) => {
+    const graph = event.target.closest(".graph");
+    if (!graph || (event.type === "pointermove" && !event.buttons)) return;
+    const box = graph.getBoundingClientRect();
+    seek((clock.end * (event.clientX - box.left)) / box.width, true);
+  };
+  player.addEventListener("pointerdown", seekAt);
+  player.addEventListener("pointermove", seekAt);
+  player.addEventListener("keydown", (event) => {
+    if (!clock || event.target.matches("select") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const steps = event.shiftKey ? 10 : 1, here = clock.time, to = { ArrowLeft: here - steps * clock.dt, ArrowRight: here + steps * clock.dt, Home: 0, End: clock.end }[event.key];
+    if (to !== undefined) seek(to, true);
+    else if (event.key === " " && !event.target.matches("button, summary")) toggle();
+    else return;
+    event.preventDefault();
+  });
 
   // Buttons that copy, and the table of jobs.
   document.addEventListener("click", async (event) => {
