@@ -20,6 +20,7 @@ from benchmarks.harness.workers import module
 from isaaclab_arena.errors import ArenaError
 
 WIDTH = 1200
+FRONT_HEIGHT = 800  # of the picture in the README, beside tasks.webp
 MOST_BYTES = 150_000
 
 _COLOURS = 160
@@ -80,6 +81,8 @@ def main(options: Options) -> None:
                 command("compare", str(directory), "--baseline", shown.baseline, codes=(0, 1, 4))
             command("report", str(directory))
             photograph(directory / "report.html", picture, height=shown.height)
+            if shown.name == "quickstart":
+                photograph(directory / "report.html", options.output / "report_front.png", height=FRONT_HEIGHT)
             print(f"{picture}: {picture.stat().st_size / 1000:.0f} kB")
 
 

@@ -686,7 +686,7 @@ def with_num_envs(jobs: Sequence[Job], num_envs: Mapping[str, int | None], polic
     return tuple(chosen)
 
 
-def settled_jobs(jobs: Sequence[Job], attempt: ledger.Attempt, policy_batch: int | None) -> tuple[Job, ...]:
+def settled_jobs(jobs: Sequence[Job], attempt: ledger.Attempt, policy_batch: int | None = None) -> tuple[Job, ...]:
     """Return the jobs with the settled choices, as every rank of an attempt runs them."""
     states = [attempt.state(job.config.name) for job in jobs]
     jobs = with_num_envs(jobs, {own.job: own.chosen_num_envs for own in states}, policy_batch)
