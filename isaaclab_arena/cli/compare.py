@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +15,7 @@ from isaaclab_arena.analysis import comparison_files
 from isaaclab_arena.analysis.arms import named_arm, read_run
 from isaaclab_arena.analysis.comparison import NotComparableError, Question, Verdict, check_shares, compare_directories
 from isaaclab_arena.cli.main import print_json
+from isaaclab_arena.config.command_line import misspelt, read_some, read_words
 from isaaclab_arena.config.options import Count, wrong_numbers
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, EDGE_LEVEL
 from isaaclab_arena.errors import ConfigError, StorageError, refuse
@@ -75,7 +76,7 @@ class CompareOptions:
 
 def main(argv: Sequence[str]) -> int:
     """Compare, write the files and show the tables; ConfigError, or StorageError for a file."""
-    options = tyro.cli(CompareOptions, args=argv, prog="isaaclab-arena compare", use_underscores=True)
+    options = read_words(CompareOptions, argv, program="isaaclab-arena compare")
     check_shares(prefix="--", alpha=options.alpha, margin=options.margin)
     question = Question(alpha=options.alpha, margin=options.margin)
     names = {}
@@ -141,7 +142,7 @@ class LeaderboardOptions:
 
 def leaderboard(argv: Sequence[str]) -> int:
     """Show the leaderboard; ConfigError if a directory is no output of a run, or the level is out of range."""
-    options = tyro.cli(LeaderboardOptions, args=argv, prog="isaaclab-arena leaderboard", use_underscores=True)
+    options = read_words(LeaderboardOptions, argv, program="isaaclab-arena leaderboard")
     check_shares(prefix="--", alpha=options.alpha)
     question = Question(alpha=options.alpha)
     try:
@@ -219,10 +220,9 @@ def robustness(argv: Sequence[str]) -> int:
     from isaaclab_arena.evaluation import eval_runner  # noqa: PLC0415  runs more than it compares
     from isaaclab_arena.storage.ledger import make_output_directory  # noqa: PLC0415
 
-    options, rest = tyro.cli(
-        RobustnessOptions, args=argv, prog=_ROBUSTNESS, use_underscores=True, return_unknown_args=True
-    )
-    refuse(wrong_numbers(options))
+    options, rest = read_some(RobustnessOptions, argv, program=_ROBUSTNESS)
+    own, others = ([field.name for field in fields(each)] for each in (RobustnessOptions, eval_runner.EvalOptions))
+    refuse([*wrong_numbers(options), *misspelt(rest, own, others=others)])
     if not options.jobs.is_dir():
         directory = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
         arms = ["--robustness", options.axes, "--robustness_levels", str(options.levels)]
@@ -281,7 +281,7 @@ class PlanOptions:
 
 def plan(argv: Sequence[str]) -> int:
     """Show the number of episodes that a comparison needs; ConfigError if a number, run or job is wrong."""
-    options = tyro.cli(PlanOptions, args=argv, prog="isaaclab-arena plan", use_underscores=True)
+    options = read_words(PlanOptions, argv, program="isaaclab-arena plan")
     if (options.baseline is None) == (options.from_run is None):
         raise ConfigError("give the baseline's rate with --baseline, or a run that has it with --from")
     if options.baseline is not None:

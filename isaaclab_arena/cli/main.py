@@ -90,6 +90,7 @@ MAINS = Registry(
     "command",
     {name: f"{command.module}:{command.main}" for name, command in COMMANDS.items()},
     entry_point_group="isaaclab_arena.commands",
+    lookalikes={"eval(uate)?|rollout|start": "run", "show|info": "status", "continue": "resume", "video": "film"},
 )
 """Every command's ``main(arguments) -> int`` by name. A main with the keyword ``typed_as`` gets the name that its help
 shows. Other packages add theirs as ``module:main``."""
@@ -144,7 +145,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(name: str, arguments: Sequence[str]) -> int:
     """Run a command and return its exit code; 128 + SIGPIPE if no reader is left for stdout."""
     try:
-        if name in {"", "-h", "--help"}:
+        if name in {"--version", "-V", "version"}:
+            print(f"isaaclab-arena {metadata.version('isaaclab-arena-mujoco')}")
+            code = 0
+        elif name in {"", "-h", "--help", "help"}:
             groups: dict[str, dict[str, Command]] = {}
             for own_name, command in (*COMMANDS.items(), *commands_of_others()):
                 groups.setdefault(command.group, {})[own_name] = command

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from isaaclab_arena.garbage import collect_later
 from isaaclab_arena.paths import typed_words
@@ -27,7 +27,7 @@ from isaaclab_arena.distributed.context import process_age_s, take_rank_of_sched
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option, problems_at, refuse, shortened
 from isaaclab_arena.evaluation import planning, process, run
-from isaaclab_arena.evaluation.options import RunOptions, read_command_line
+from isaaclab_arena.evaluation.options import JobOptions, RunOptions, read_command_line
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import declared_options
 from isaaclab_arena.nested import without_none
@@ -37,8 +37,10 @@ PROGRAM = "isaaclab_arena.evaluation.policy_runner"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyOptions(RunOptions):
-    """Evaluate one policy in one environment: OPTIONS ENVIRONMENT [options of environment and policy]."""
+class PolicyJobOptions:
+    """What to run, besides the environment's name."""
+
+    heading: ClassVar[str] = JobOptions.heading
 
     policy_type: str
     """Registered name or dotted class path of the policy."""
@@ -50,6 +52,11 @@ class PolicyOptions(RunOptions):
     """File of saved conditions for the start of the episodes."""
     name: str | None = None
     """Name of the job; by default the environment's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions(PolicyJobOptions, RunOptions):
+    """Evaluate one policy in one environment: OPTIONS ENVIRONMENT [options of environment and policy]."""
 
 
 def main(
