@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isaaclab_arena.distributed.context import machine_identity, process_is_running, process_start_ticks
-from isaaclab_arena.errors import ArenaError, StorageError
+from isaaclab_arena.errors import ArenaError, StorageError, shortened
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import Observer, Transition
@@ -69,6 +69,8 @@ class RankStatus:
     job_episodes_done: int = 0  # that ended on this rank
     job_episodes_total: int = 0  # of this rank; 0 if ranks share the job or the number is unknown
     job_stepping_s: float = 0.0  # since the first control step of the job
+    job_successes: int = 0  # of the current job, in this start of the program
+    job_scored: int = 0  # episodes of the current job whose success was measured
     jobs_done: int = 0  # completed or failed
     jobs_failed: int = 0
     jobs_total: int = 0
@@ -255,6 +257,7 @@ class StatusPublisher(Observer):
         self._corrects_total = True
         self.is_written = True  # the last write succeeded
         self._stepping_since: float | None = None
+        self._rates: dict[str, tuple[int, int]] = {}  # by job: its successes, and episodes with measured success
         self._recent: deque[tuple[float, int]] = deque(maxlen=10)
         self._status_lock = threading.Lock()
         self._file_lock = threading.Lock()
@@ -291,6 +294,8 @@ class StatusPublisher(Observer):
         # At the end of a job with a share the total is corrected by the episodes that really ran.
         self._corrects_total = num_episodes is not None
         self._stepping_since = None
+        # A rank may take up a part of a job that it has left before.
+        successes, scored = self._rates.get(name, (0, 0))
         self.publish(
             state=RankState.RUNNING,
             current_job=name,
@@ -298,6 +303,8 @@ class StatusPublisher(Observer):
             job_episodes_done=0,
             job_episodes_total=num_episodes or 0,
             job_stepping_s=0.0,
+            job_successes=successes,
+            job_scored=scored,
         )
 
     def prepare(self, doing: str | None) -> None:
@@ -335,11 +342,17 @@ class StatusPublisher(Observer):
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Count the episode, its success if measured, and its error."""
         del environment
+        is_success, is_scored = int(record.success is True), int(record.success is not None)
+        job_successes, job_scored = self._status.job_successes + is_success, self._status.job_scored + is_scored
+        if self._status.current_job is not None:
+            self._rates[self._status.current_job] = job_successes, job_scored
         self.update(
             episodes_done=self._status.episodes_done + 1,
             job_episodes_done=self._status.job_episodes_done + 1,
-            successes=self._status.successes + int(record.success is True),
-            scored=self._status.scored + int(record.success is not None),
+            job_successes=job_successes,
+            job_scored=job_scored,
+            successes=self._status.successes + is_success,
+            scored=self._status.scored + is_scored,
             errors=self._status.errors + int(record.outcome is Outcome.ERROR),
         )
 
@@ -385,6 +398,7 @@ class StatusPublisher(Observer):
 
 # Show the progress of all ranks: a live table on a terminal, else log lines, and the run's page.
 
+_MAX_RATES, _MAX_NAME = 3, 40
 _FATE_STYLES = {RankFate.WORKING: "", RankFate.FINISHED: "green", RankFate.INTERRUPTED: "yellow"}
 
 
@@ -466,7 +480,7 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
             jobs,
             doing,
             episodes,
-            f"{status.successes / status.scored:.0%}" if status.scored else "-",
+            f"{status.job_successes / status.job_scored:.0%}" if status.current_job and status.job_scored else "-",
             str(status.errors),
             f"{status.steps_per_s:,.0f}" if report.alive and status.makes_steps else "-",
         )
@@ -543,8 +557,17 @@ def _texts(reports: Sequence[RankReport], elapsed_s: float) -> tuple[str, list[s
 
     statuses = [report.status for report in reports if report.status is not None]
     jobs_total = sum(status.jobs_total for status in statuses)
-    scored = sum(status.scored for status in statuses)
-    success = f"{sum(status.successes for status in statuses) / scored:.0%}" if scored else "-"
+    # The success of each job under way; a mean over jobs would say nothing.
+    of_jobs: defaultdict[str, list[RankStatus]] = defaultdict(list)
+    for status in working:
+        if status.current_job and status.job_scored:
+            of_jobs[status.current_job].append(status)
+    rates = [
+        f"of {plain_text(shortened(job, _MAX_NAME))} {sum(each.job_successes for each in own) / scored:.0%}"
+        for job, own in of_jobs.items()
+        for scored in [sum(each.job_scored for each in own)]
+    ]
+    more = [f"and {len(rates) - _MAX_RATES} more"] if len(rates) > _MAX_RATES else []
 
     # The rate of steps, unless all ranks are busy otherwise, and the other long work of ranks.
     alive = [report.status for report in reports if report.status is not None and report.alive]
@@ -560,7 +583,7 @@ def _texts(reports: Sequence[RankReport], elapsed_s: float) -> tuple[str, list[s
         # If ranks share jobs, jobs_total is 0: each rank has a part of one, and their sum has no meaning.
         *([f"jobs {sum(status.jobs_done for status in statuses)}/{jobs_total}"] if jobs_total else []),
         f"episodes {sum(status.episodes_done for status in statuses)}",
-        f"success {success}",
+        *([f"success {', '.join([*rates[:_MAX_RATES], *more])}"] if rates else []),
         *doings,
     ]
     return share, counts, times, preparing
