@@ -80,9 +80,7 @@ def test_each_job_under_way_has_its_own_success_over_all_ranks_that_run_it():
         report_of(rank, current_job=job, job_successes=successes, job_scored=scored)
         for rank, (job, successes, scored) in enumerate(rates)
     ]
-    assert "success of lift 50%, of reach 100%, of push 0%, and 1 more," in progress_line(
-        reports, elapsed_s=1.0
-    )
+    assert "success of lift 50%, of reach 100%, of push 0%, and 1 more," in progress_line(reports, elapsed_s=1.0)
     shares = [line.split()[-3] for line in rendered(reports, width=200).splitlines()[3:]]
     assert shares == ["25%", "100%", "100%", "0%", "50%", "-"]
 
@@ -98,6 +96,7 @@ def test_a_rank_that_comes_back_to_a_job_goes_on_counting_its_successes(tmp_path
     status = publisher.status
     assert (status.job_scored, status.scored) == (8, 12)
     assert 0 < status.job_successes < status.successes
+
 
 def test_the_bar_has_room_on_a_terminal_of_80_columns():
     reports = [report_of(0, jobs_done=1, jobs_total=3, episodes_done=50, episodes_total=100, current_job="lift_cube",
