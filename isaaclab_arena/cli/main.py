@@ -54,6 +54,7 @@ _GROUPS = {
         "plan": (f"{_HERE}.compare:plan:PlanOptions", "say how many episodes tell two policies apart"),
     },
     "look": {
+        "status": (f"{_HERE}.status:StatusOptions", "show how far a run is, its rates, and what is wrong"),
         "list": (f"{_HERE}.listing:ListOptions", "environments, policies, embodiments or objects, or one of them"),
         "report": (f"{_HERE}.derived:report:ReportOptions", "write the page of runs, report.html: figures and films"),
         "view": (f"{_HERE}.view:ViewOptions", "watch a policy in a window, or write a video of it"),

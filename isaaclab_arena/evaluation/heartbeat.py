@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -198,6 +199,46 @@ class RankWatch:
         # A pause begins here: a look itself takes seconds with many ranks on a slow disk.
         self._looked_at = self.clock()
         return tuple(reports)
+
+
+UNUSUAL_SILENCE_S = 20.0
+"""Time without a new heartbeat after which a rank is silent for longer than expected [s]: it writes once a second."""
+
+
+def reports_from_files(
+    output_directory: Path,
+    *,
+    world_size: int,
+    run_id: str,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    pause: Callable[[float], object] = time.sleep,
+    machine: str | None = None,  # of this process
+) -> tuple[RankReport, ...]:
+    """Judge ranks that this process has not watched so far, from their files; a rank without a file is not alive."""
+    # On this machine the process itself decides. On another one the time in the file does, and as clocks differ, a
+    # rank whose time is old gets a few seconds to show a new beat.
+    machine, seen = machine or machine_identity(), dict[int, tuple[int, float]]()
+    has_doubts = False
+    for rank in range(world_size):
+        status = read_rank_status(output_directory, rank, run_id=run_id)
+        if status is None:
+            continue
+        try:
+            silent_s = max((now() - datetime.fromisoformat(status.updated_at)).total_seconds(), 0.0)
+        except (TypeError, ValueError):
+            silent_s = 0.0
+        seen[rank] = status.beat, silent_s
+        has_doubts |= not status.state.is_final and status.machine != machine and silent_s > _DEAD_AFTER_S
+    if has_doubts:
+        pause(4.0)
+    watch = RankWatch(output_directory, world_size=world_size, run_id=run_id, missing_after_s=0.0, machine=machine)
+    at_s = watch.clock()
+    watch.last_beat.update({rank: (beat, at_s - silent_s) for rank, (beat, silent_s) in seen.items()})
+    return tuple(
+        replace(each, silent_s=0.0 if each.status is None or each.status.beat != seen[each.rank][0] else silent_s)
+        for each in watch.look()
+        for silent_s in [seen.get(each.rank, (0, 0.0))[1]]
+    )
 
 
 def wait_for_ranks(
@@ -456,20 +497,8 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
     for report in reports:
         style, status = _FATE_STYLES.get(report.fate, "red"), report.status
         if status is None:
-            waiting = "has not started yet" if report.fate is RankFate.WORKING else "has died"
-            table.add_row(*map(Text, (str(report.rank), "-", waiting, *"----")), style=style)
+            table.add_row(*map(Text, (str(report.rank), "-", doing_in_words(report), *"----")), style=style)
             continue
-
-        # The current job with the part of its start-up, and the long work beside it or instead of it.
-        long_work = status.long_work if report.alive else None
-        doing = status.current_job or (status.long_work_job if long_work else None) or str(status.state)
-        if status.preparing is not None and status.current_job is not None:
-            doing = f"{status.current_job}: {status.preparing}"
-        if long_work is not None:
-            beside = f", {status.long_work_job}" if status.makes_steps else ""
-            doing = f"{doing}{beside}: {_long_work(long_work, [status])}"
-        if report.fate is not RankFate.WORKING:
-            doing = str(report.fate) if status.current_job is None else f"{report.fate} in {status.current_job}"
 
         jobs, episodes = (
             f"{done}/{total}" if total else str(done)
@@ -478,7 +507,7 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
         cells = (
             str(report.rank),
             jobs,
-            doing,
+            doing_in_words(report),
             episodes,
             f"{status.job_successes / status.job_scored:.0%}" if status.current_job and status.job_scored else "-",
             str(status.errors),
@@ -495,6 +524,23 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
     below = Text(", ".join([*counts, *preparing]), no_wrap=True, overflow="ellipsis")
     # The bar comes first, because a terminal that is too small cuts off the end.
     return Group(bar, below, table)
+
+
+def doing_in_words(report: RankReport) -> str:
+    """Return the current job of a rank with the part of its start-up and long work, or the end of the rank."""
+    status = report.status
+    if status is None:
+        return "has not started yet" if report.fate is RankFate.WORKING else "has died"
+    if report.fate is not RankFate.WORKING:
+        return str(report.fate) if status.current_job is None else f"{report.fate} in {status.current_job}"
+    long_work = status.long_work if report.alive else None
+    doing = status.current_job or (status.long_work_job if long_work else None) or str(status.state)
+    if status.preparing is not None and status.current_job is not None:
+        doing = f"{status.current_job}: {status.preparing}"
+    if long_work is not None:
+        beside = f", {status.long_work_job}" if status.makes_steps else ""
+        doing = f"{doing}{beside}: {_long_work(long_work, [status])}"
+    return doing
 
 
 def progress_line(reports: Sequence[RankReport], *, elapsed_s: float) -> str:
@@ -540,6 +586,13 @@ def time_left_s(reports: Sequence[RankReport], elapsed_s: float) -> float | None
     return max(left_s, default=None)
 
 
+def clock_text(duration_s: float) -> str:
+    """Return a duration [s] as minutes and seconds, ``14:03``, with hours if there are any."""
+    minutes, seconds = divmod(round(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
 def _texts(reports: Sequence[RankReport], elapsed_s: float) -> tuple[str, list[str], list[str], list[str]]:
     """Return the fraction done, the counts, the times, and the preparation of a rank that makes no steps yet."""
     # As long as a rank has a job, the fraction is below 100 %, even if all episodes are done.
@@ -550,10 +603,7 @@ def _texts(reports: Sequence[RankReport], elapsed_s: float) -> tuple[str, list[s
     times = []
     for duration_s, word in ((elapsed_s, "gone"), (time_left_s(reports, elapsed_s), "left")):
         if duration_s is not None:
-            minutes, seconds = divmod(round(duration_s), 60)
-            hours, minutes = divmod(minutes, 60)
-            clock = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-            times.append(f"{clock} {word}")
+            times.append(f"{clock_text(duration_s)} {word}")
 
     statuses = [report.status for report in reports if report.status is not None]
     jobs_total = sum(status.jobs_total for status in statuses)

@@ -221,6 +221,11 @@ def read_run_plan(output_directory: Path) -> RunPlan:
     if not path.is_file():
         is_lost = (output_directory / layout.PLAN_COPY_FILE).is_file()
         what = "it is lost; isaaclab-arena recover brings it back" if is_lost else "it is not the output of a run"
+        # The parent of dated directories is easily taken for a run.
+        runs = [each.parent for each in output_directory.glob(f"*/{layout.RUN_PLAN_FILE}")]
+        if runs and not is_lost:
+            newest = max(runs, key=lambda run: ((run / layout.RUN_PLAN_FILE).stat().st_mtime, run.name))
+            what += f"; did you mean '{newest}'?"
         raise ConfigError(Problem(f"holds no {layout.RUN_PLAN_FILE}: {what}", file=str(output_directory)))
     try:
         return _read_plan(path)
