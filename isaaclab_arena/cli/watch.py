@@ -119,7 +119,7 @@ def jobs_of_checkpoint(
         raise ConfigError(Problem(f"{shown(default)} is not a mapping", key="defaults"))
     blocks = []
     for where, block in {"defaults": default, **{f"jobs[{n}]": job for n, job in enumerate(listed)}}.items():
-        modern, problems = loading.modernised(deepcopy(block))
+        modern, problems = loading.modernised(deepcopy(block), settings.eval_jobs_config.parent)
         refuse(problems)
         if modern.get(ROBUSTNESS_KEY) is not None:
             raise ConfigError(_NO_ARMS, key=f"{where}.{ROBUSTNESS_KEY}")

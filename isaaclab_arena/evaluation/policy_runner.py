@@ -20,8 +20,7 @@ if __name__ == "__main__":
     collect_later()
 
 from isaaclab_arena.config.arena import REFUSED
-from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.config.loading import options_in_file, read_jobs
 from isaaclab_arena.config.options import option_names, parse_tokens
 from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
@@ -45,7 +44,8 @@ class PolicyJobOptions:
     policy_type: str
     """Registered name or dotted class path of the policy."""
     policy_config: str | None = None
-    """File, JSON or YAML, with options of the policy; options of the command line override it."""
+    """File, JSON or YAML, with options of the policy; options of the command line override it. For policies without an
+    option of that name also --policy_config_yaml_path."""
     language_instruction: str | None = None
     """The instruction of the policy, instead of the task's own words."""
     conditions: str | None = None
@@ -170,10 +170,15 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
     if "environment" in given:
         raise ConfigError(f"names the environment twice: '{positionals[0]}' is another", key="--environment")
 
-    # The options in the policy's file come first, so that the command line overrides them.
-    of_file: Any = {} if options.policy_config is None else read_document(options.policy_config)
-    if not isinstance(of_file, dict):
-        raise ConfigError("holds no mapping of the policy's options", file=options.policy_config, key="--policy_config")
+    # The options in the policy's file come first, so that the command line overrides them. Isaac Lab Arena's name of
+    # that option is an option of some policies.
+    file, arenas = options.policy_config, "policy_config_yaml_path"
+    if arenas in given and arenas not in policy_names:
+        if file is not None:
+            raise ConfigError("is the same option as --policy_config; give one of them", key=f"--{arenas}")
+        file = str(given.pop(arenas))
+    with problems_at(key="--policy_config"):
+        of_file = {} if file is None else options_in_file(file)
     policy_config = {name: value for name, value in given.items() if name in policy_names}
     environment_args = {name: value for name, value in given.items() if name not in policy_names}
     block: dict[str, Any] = {
