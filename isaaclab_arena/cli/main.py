@@ -6,14 +6,14 @@ import inspect
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.errors import ArenaError, ConfigError, StorageError
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.logs import open_missing_streams, plain_text
 from isaaclab_arena.paths import typed_words
@@ -184,6 +184,18 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         print(f"cannot write to stdout: {error.strerror}", file=sys.stderr)
         return 1
     return code
+
+
+def kept(write: Callable[[], Path], *, way_out: str | None) -> Path | None:
+    """Write an answer into files of its run; return one of them, None (and a hint on stderr) if not writable."""
+    try:
+        return write()
+    except StorageError as error:
+        # ``way_out`` is None if the user requested the file, so that its failure is an error.
+        if way_out is None:
+            raise
+        print(plain_text(f"nothing is kept of this: {error}; {way_out}"), file=sys.stderr)
+        return None
 
 
 # The output of commands with ``--json``: one document on stdout; text for people goes to stderr.
