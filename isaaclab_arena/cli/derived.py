@@ -50,12 +50,14 @@ def merge(argv: Sequence[str]) -> int:
     options = read_words(MergeOptions, argv, program="isaaclab-arena merge")
     directory = options.output_directory
     with stdout_for_json(wanted=options.json):
-        merged = merge_results(directory)
+        merged, columns = merge_results(directory), [name for name in options.columns.split(",") if name]
+        # An unknown key or column is refused before anything is written.
+        groups = texts.group_by(merged, options.by) if options.by else None
+        texts.chosen_table(merged, columns)
         write_tables(directory, merged)
         console = results_console()
-        texts.print_summary(merged, directory, console, columns=[name for name in options.columns.split(",") if name])
-        if options.by:
-            groups = texts.group_by(merged, options.by)
+        texts.print_summary(merged, directory, console, columns=columns)
+        if groups is not None:
             console.print(texts.groups_table(groups, options.by))
             write_text(directory / texts.GROUPS_FILE, csv_text(groups), overwrite=True)
         if options.save_conditions is not None:

@@ -73,6 +73,7 @@ def resume(argv: Sequence[str]) -> int:
     # The run of an evaluation.
     if not (directory / layout.RUN_PLAN_FILE).is_file() and not (directory / layout.PLAN_COPY_FILE).is_file():
         message = f"holds no run: neither {layout.RUN_PLAN_FILE} nor {SETTINGS} nor {_TRAINING_OF_OTHERS}"
+        message += ledger.near_run(directory)
         raise ConfigError(message, file=str(directory))
     plan = ledger.read_run_plan(directory)
     program = (plan.command_line or ("",))[0]

@@ -70,7 +70,7 @@ def unknown_options(words: Sequence[str], known: Collection[str]) -> list[Proble
     return [
         Problem(f"unknown option{nearest_option(name, known)}", key=f"--{name}")
         for word in words
-        if _OPTION.match(word) and (name := _name(word)) not in known
+        if _OPTION.match(word) and ((name := _name(word)) not in known or not word.startswith("--"))
     ]
 
 

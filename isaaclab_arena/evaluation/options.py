@@ -407,6 +407,9 @@ def refuse_unknown(unknown: Sequence[str], options: Any) -> None:
     problems = [each if reason is None else replace(each, message=reason) for each, reason in reasons]
     if not problems and unknown:
         named_no_run = getattr(options, "resume", None) == ""
-        what = f"there is no run in '{unknown[0]}'" if named_no_run else f"unexpected argument '{unknown[0]}'"
+        # ``limit=2`` is how other programs write an option.
+        is_option = unknown[0].partition("=")[0].replace("-", "_") in {field.name for field in fields(options)}
+        hint = f"; did you mean '--{unknown[0]}'?" if is_option else ""
+        what = f"there is no run in '{unknown[0]}'" if named_no_run else f"unexpected argument '{unknown[0]}'{hint}"
         problems.append(Problem(what, key="--resume" if named_no_run else None))
     refuse(problems)

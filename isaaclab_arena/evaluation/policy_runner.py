@@ -166,6 +166,7 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
         last = next((name for name, value in given.items() if isinstance(value, list)), None)
         if not positionals and last is not None:
             found += f"; --{last} took {' '.join(map(str, given[last]))} for its values"
+        found += "; isaaclab-arena list environments shows them"
         raise ConfigError(f"one environment is needed; {found}", key="ENVIRONMENT")
     if "environment" in given:
         raise ConfigError(f"names the environment twice: '{positionals[0]}' is another", key="--environment")
