@@ -16,7 +16,7 @@ from rich.text import Text
 from isaaclab_arena.analysis import comparison_files
 from isaaclab_arena.analysis.arms import named_arm, read_run
 from isaaclab_arena.analysis.comparison import NotComparableError, Question, Verdict, check_shares, compare_directories
-from isaaclab_arena.cli.main import kept, print_json
+from isaaclab_arena.cli.main import kept, print_json, stdout_for_json
 from isaaclab_arena.config.command_line import misspelt, read_some, read_words
 from isaaclab_arena.config.options import Count, wrong_numbers
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, EDGE_LEVEL
@@ -70,7 +70,8 @@ def main(argv: Sequence[str]) -> int:
     check_shares(prefix="--", alpha=options.alpha, margin=options.margin)
     question = Question(alpha=options.alpha, margin=options.margin)
     if len(options.runs) < 2 and options.baseline is None and not options.map:
-        return _ask_for_baseline(options.runs)
+        with stdout_for_json(wanted=options.json):
+            return _ask_for_baseline(options.runs)
     names = {}
     for text in options.map:
         old, equals, new = text.partition("=")

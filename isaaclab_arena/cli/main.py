@@ -55,7 +55,7 @@ _GROUPS = {
     },
     "look": {
         "status": (f"{_HERE}.status:StatusOptions", "show how far a run is, its rates, and what is wrong"),
-        "list": (f"{_HERE}.listing:ListOptions", "environments, policies, embodiments or objects, or one of them"),
+        "list": (f"{_HERE}.listing:ListOptions", "environments, tasks, policies, robots or objects, or one of them"),
         "report": (f"{_HERE}.derived:report:ReportOptions", "write the page of runs, report.html: figures and films"),
         "view": (f"{_HERE}.view:ViewOptions", "watch a policy in a window, or write a video of it"),
     },
@@ -109,7 +109,7 @@ def commands_of_others() -> Iterator[tuple[str, Command]]:
             line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].removesuffix(".")
         except (ImportError, OSError, SyntaxError, ValueError):
             line = ""
-        summary = line[:1].lower() + line[1:] or point.value
+        summary = line[:1].lower() + line[1:].replace("`", "") or point.value
         yield point.name, Command(group="of other packages", module=point.module, options=None, summary=summary)
 
 

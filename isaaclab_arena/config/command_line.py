@@ -3,7 +3,6 @@
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import MISSING, fields, make_dataclass
-from functools import partial
 from typing import Annotated, Any, TypeVar, get_args
 
 import tyro
@@ -33,36 +32,29 @@ def read_some(
     """Read the options of a dataclass, and return them with the other words in order, which another reader takes.
 
     Base classes with a `heading` of their own are groups of the help, "<heading> options", explained by the docstring
-    of the first class. Options of a class whose heading is empty are read too, and not shown.
+    of the first class. Options of a class whose heading is empty are not shown.
     """
-    # A required option under a wrong name would be reported as missing.
-    if not _asks_for_help(words):
+    how: dict[str, Any] = {"prog": program, "use_underscores": True, "console_outputs": on_console, "config": _MARKERS}
+    if _asks_for_help(words):
+        groups: list[type] = []
+        for each in options_class.__mro__:
+            if "heading" in vars(each) and not any(issubclass(group, each) for group in groups):
+                groups.append(each)
+        # tyro makes a box of each nested dataclass, and one box of those with the same heading.
+        shown = [
+            (f"group_{at}", Annotated[group, tyro.conf.arg(name=heading)])
+            for at, group in enumerate(groups)
+            if (heading := vars(group)["heading"])
+        ]
+        if shown:
+            about = {"__doc__": options_class.__doc__}
+            tyro.cli(make_dataclass("InGroups", shown, kw_only=True, namespace=about), args=["--help"], **how)
+    else:
+        # A required option under a wrong name would be reported as missing.
         given = {_name(word) for word in words}
         required = [name for name, is_required in _options_of(options_class).items() if is_required]
         refuse(misspelt(words, [name for name in required if name not in given]))
-
-    how: dict[str, Any] = {"prog": program, "use_underscores": True, "console_outputs": on_console, "config": _MARKERS}
-    read = partial(tyro.cli, return_unknown_args=True, **how)
-    groups: list[type] = []
-    for each in options_class.__mro__:
-        if "heading" in vars(each) and not any(issubclass(group, each) for group in groups):
-            groups.append(each)
-    if not groups:
-        return read(options_class, args=list(words))
-
-    # tyro makes a box of each nested dataclass, and one box of those with the same heading.
-    shown = [
-        (f"group_{at}", Annotated[group, tyro.conf.arg(name=heading)])
-        for at, group in enumerate(groups)
-        if (heading := _heading(group))
-    ]
-    in_groups = make_dataclass("InGroups", shown, kw_only=True, namespace={"__doc__": options_class.__doc__})
-    found, rest = read(in_groups, args=list(words))
-    values = {name: value for group in vars(found).values() for name, value in vars(group).items()}
-    for hidden in (group for group in groups if not _heading(group)):
-        unseen, rest = read(hidden, args=rest, add_help=False)
-        values |= vars(unseen)
-    return options_class(**values), rest
+    return tyro.cli(options_class, args=list(words), return_unknown_args=True, **how)
 
 
 def unknown_options(words: Sequence[str], known: Collection[str]) -> list[Problem]:
@@ -78,10 +70,6 @@ def misspelt(words: Sequence[str], names: Collection[str], *, others: Collection
     """Return the problems of `unknown_options` whose nearest option is one of `names`, and no option of `others`."""
     nearest = {f"unknown option; did you mean '--{name}'?" for name in names}
     return [each for each in unknown_options(words, {*names, *others}) if each.message in nearest]
-
-
-def _heading(group: type) -> str:
-    return vars(group)["heading"]
 
 
 def _asks_for_help(words: Sequence[str]) -> bool:

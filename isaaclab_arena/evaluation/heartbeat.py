@@ -201,6 +201,8 @@ class RankWatch:
         return tuple(reports)
 
 
+_NEW_BEAT_S = 6.0
+"""Time within which a rank that works shows a new beat [s]; many ranks of a cluster deliver one in five seconds."""
 UNUSUAL_SILENCE_S = 20.0
 """Time without a new heartbeat after which a rank is silent for longer than expected [s]: it writes once a second."""
 
@@ -230,7 +232,7 @@ def reports_from_files(
         seen[rank] = status.beat, silent_s
         has_doubts |= not status.state.is_final and status.machine != machine and silent_s > _DEAD_AFTER_S
     if has_doubts:
-        pause(4.0)
+        pause(_NEW_BEAT_S)
     watch = RankWatch(output_directory, world_size=world_size, run_id=run_id, missing_after_s=0.0, machine=machine)
     at_s = watch.clock()
     watch.last_beat.update({rank: (beat, at_s - silent_s) for rank, (beat, silent_s) in seen.items()})

@@ -132,7 +132,7 @@ def test_a_rank_on_another_machine_is_judged_by_its_time_and_by_new_beats(run):
         write_rank_status(run, dataclasses.replace(written, updated_at=ago(496.0), beat=11))
 
     assert elsewhere(run, 500.0, beats) == (RankFate.WORKING, 0.0)
-    assert waited == [4.0]
+    assert waited == [6.0]
 
 
 def test_a_rank_without_a_status_has_not_begun(run, capsys):
