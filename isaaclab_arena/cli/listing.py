@@ -23,6 +23,7 @@ from isaaclab_arena.interfaces.environment_builder import completed
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.registry import Registry, imported
+from isaaclab_arena.storage.atomic import read_whole
 from isaaclab_arena.training import TASKS
 
 _REGISTRIES = {
@@ -108,7 +109,7 @@ def catalog_data(registry: Registry, names: Sequence[str] | None = None) -> list
             documented = entry.__doc__
         elif isinstance(entry, Path | Mapping):
             # A task of ``train``, whose file begins with a comment.
-            text = entry.read_text(encoding="utf-8") if isinstance(entry, Path) else ""
+            text = read_whole(entry).decode() if isinstance(entry, Path) else ""
             documented = text.partition("\n")[0].lstrip("# ") if text.startswith("#") else ""
         elif hasattr(entry, "config_class") and not isinstance(documented, str):
             defined = getattr(entry, "make_task", entry.config_class)

@@ -43,8 +43,11 @@ class ResumeOptions:
 
 def resume(argv: Sequence[str]) -> int:
     """Resume a run, and return the exit code of its command; ConfigError if that is impossible from here."""
-    options = read_words(ResumeOptions, argv[:1], program="isaaclab-arena resume")
-    more = list(argv[1:])
+    first, more = list(argv[:1]), list(argv[1:])
+    if first and first[0].startswith("-") and first[0] not in {"-h", "--help"}:
+        message = f"comes first: isaaclab-arena resume DIRECTORY {' '.join(first)}"
+        raise ConfigError(message, key="DIRECTORY")
+    options = read_words(ResumeOptions, first, program="isaaclab-arena resume")
     directory = options.directory
     if (directory / SETTINGS).is_file():
         devices = settings_of(directory).get("devices")

@@ -23,13 +23,12 @@ from isaaclab_arena.storage.ledger import ReportedStatus, write_attempt
 from tests.analysis.recorded_runs import write_run
 from tests.results.evidence import attempt, commit_lines, report, write_lines, write_report
 
-NOW = datetime.now(UTC)
 GONE = 2**22 + 1
 """A number that no process has."""
 
 
 def ago(seconds: float) -> str:
-    return (NOW - timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
 
 
 def beat(directory: Path, rank: int = 0, **changes) -> RankStatus:
@@ -62,7 +61,7 @@ def test_a_run_under_way_shows_jobs_ranks_rates_and_the_time_left(run, capsys):
     found = status(run, capsys, 1)
     assert (found["state"], found["attempt"], found["episodes"], found["planned"]) == ("running", 1, 14, 30)
     assert found["fraction_done"] == pytest.approx(14 / 30)
-    assert found["elapsed_s"] == pytest.approx(300.0)
+    assert found["elapsed_s"] == pytest.approx(300.0, abs=2.0)
     assert found["time_left_s"] == pytest.approx(6 * 100.0 / 4)
     states = {job["name"]: (job["state"], job["episodes"], job["ranks"]) for job in found["jobs"]}
     assert states == {"lift": ("completed", 10, []), "push": ("running", 4, [0]), "stack": ("not begun", 0, [])}
@@ -84,7 +83,8 @@ def test_people_read_the_same_as_lines(run, capsys):
     assert main(["status", str(run)]) == 1
     text = capsys.readouterr().out
     first = text.splitlines()[0]
-    assert first.startswith(f"{run}: running, 47%, 14 of 30 episodes, 5:00 gone, about 2:30 left, began ")
+    times = r"5:0\d gone, about 2:30 left, began .* UTC"
+    assert re.fullmatch(rf"{re.escape(str(run))}: running, 47%, 14 of 30 episodes, {times}", first)
     assert re.search(r"^lift +completed +10 +80\.0 \[49\.0, 94\.3\] +0 +-$", text, re.MULTILINE)
     assert re.search(r"^push +running +4/10 .* +1 +0$", text, re.MULTILINE)
     assert re.search(r"^ *0 \S+ +push +14 +0 +1,234 +0:0\d ago$", text, re.MULTILINE)
@@ -154,7 +154,7 @@ def test_statuses_of_an_earlier_start_do_not_count(run, capsys):
     write_attempt(run, attempt(2, started_at=ago(10)))
     write_rank_status(run, RankStatus(rank=0, run_id="run2", updated_at=ago(0), current_job="stack"))
     found = status(run, capsys, 1)
-    assert (found["attempt"], found["elapsed_s"]) == (2, pytest.approx(10.0))
+    assert (found["attempt"], found["elapsed_s"]) == (2, pytest.approx(10.0, abs=2.0))
     assert {job["name"]: job["state"] for job in found["jobs"]} == {
         "lift": "completed",
         "push": "begun",
