@@ -290,17 +290,18 @@ def test_jobs_of_a_sweep_are_told_apart_by_columns_unless_their_values_look_alik
 
 
 def test_a_job_that_does_not_sweep_a_key_shows_its_own_value_there(tmp_path):
-    key = "arena_env_args.object"
+    key, speed = "arena_env_args.object", "policy_config_dict.speed"
     write_plan(
         tmp_path,
-        planned("can", index=0, object="can", swept={key: "can"}),
-        planned("mug", index=1, object="mug", swept={key: "mug"}),
-        planned("own", index=2, object="cube"),
+        planned("can", index=0, object="can", swept={key: "can", speed: 1}),
+        planned("mug", index=1, object="mug", swept={key: "mug", speed: 2}),
+        planned("own", index=2, object="cube", policy_config={"speed": 0}),
         planned("none", index=3, environment="reach", object=None),
     )
     table = console_table(merge_results(tmp_path), 300)
     columns = {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
     assert columns["object"] == ["can", "mug", "cube", "-"]
+    assert columns["speed"] == ["1", "2", "0", "-"]
 
 
 def test_jobs_are_told_apart_by_what_they_evaluate_as_long_as_the_line_has_room(tmp_path):
