@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     options = read_words(CompareOptions, argv, program="isaaclab-arena compare")
     check_shares(prefix="--", alpha=options.alpha, margin=options.margin)
     question = Question(alpha=options.alpha, margin=options.margin)
-    if len(options.runs) < 2 and options.baseline is None and not options.map:
+    if not options.runs[1:] and options.baseline is None and not options.map:
         with stdout_for_json(wanted=options.json):
             return _ask_for_baseline(options.runs)
     names = {}

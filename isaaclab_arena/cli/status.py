@@ -140,12 +140,14 @@ def main(argv: Sequence[str]) -> int:
 
 def run_status(directory: Path) -> RunStatus:
     """Return the status of a run from its files; ConfigError if the directory is not that of a run."""
-    tables = merge.read(directory, episode_columns=("job", "outcome", "error", "termination"))
-    plan, attempts = tables.plan, ledger.read_attempts(directory, tables.plan.run_id)[0]
+    plan = ledger.read_run_plan(directory)
+    attempts = ledger.read_attempts(directory, plan.run_id)[0]
     last = attempts[-1] if attempts else None
     reports: tuple[heartbeat.RankReport, ...] = ()
     if last is not None:
         reports = heartbeat.reports_from_files(directory, world_size=last.world_size, run_id=last.run_id)
+    # After the ranks: what a rank has finished before its end is then in the tables.
+    tables = merge.read(directory, episode_columns=("job", "outcome", "error", "termination"))
     state = RunState.STOPPED
     if any(each.fate is heartbeat.RankFate.WORKING for each in reports):
         state = RunState.RUNNING

@@ -91,7 +91,7 @@ def test_people_read_the_same_as_lines(run, capsys):
     assert "wrong: job 'push': 1 episode ended in an error: the physics diverged" in text
 
 
-def test_a_rank_that_died_and_what_is_left_are_told_with_the_way_to_go_on(run, capsys):
+def test_a_rank_that_died_and_what_is_left_are_named_with_the_way_to_go_on(run, capsys):
     beat(run, 0, current_job="push", pid=GONE, start_ticks=1)
     found = status(run, capsys, 1)
     assert (found["state"], found["time_left_s"]) == ("stopped", None)
@@ -103,7 +103,7 @@ def test_a_rank_that_died_and_what_is_left_are_told_with_the_way_to_go_on(run, c
     assert found["way_out"] == f"isaaclab-arena resume {run}"
 
 
-def test_a_rank_on_this_machine_that_is_silent_although_its_process_is_there_is_told(run, capsys):
+def test_a_rank_on_this_machine_is_called_silent_although_its_process_exists(run, capsys):
     status_of_rank = beat(run, 0, current_job="push")
     write_rank_status(run, dataclasses.replace(status_of_rank, updated_at=ago(95)))
     found = status(run, capsys, 1)

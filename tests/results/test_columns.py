@@ -304,7 +304,7 @@ def test_a_job_that_does_not_sweep_a_key_shows_its_own_value_there(tmp_path):
     assert columns["speed"] == ["1", "2", "0", "-"]
 
 
-def test_jobs_are_told_apart_by_what_they_evaluate_as_long_as_the_line_has_room(tmp_path):
+def test_jobs_differ_in_the_table_by_what_they_evaluate_as_long_as_the_line_has_room(tmp_path):
     write_plan(tmp_path, planned("a", object="can"), planned("b", index=1, object="mug", embodiment="so101"))
     assert headings(tmp_path, 300)[:6] == ["job", "environment", "policy", "object", "embodiment", "episodes"]
     assert "object" not in headings(tmp_path, 60)
