@@ -27,7 +27,7 @@ from isaaclab_arena.results.rows import percent_text, scored_episodes
 from isaaclab_arena.results.stopping import kind_of_error
 from isaaclab_arena.storage import layout, ledger
 
-_MAX_NAMES = 8
+_MAX_NAMES, _MAX_RANKS_SHOWN = 8, 64
 _NOTHING_YET = {ledger.JobResultStatus.MISSING, ledger.JobResultStatus.SKIPPED}
 
 
@@ -324,7 +324,7 @@ def show_run(status: RunStatus, console: Console) -> None:
     headings = ["job", "state", "episodes", "success % [95 %]", "errors", "ranks at it"]
     console.print(drawn(pd.DataFrame(lines, columns=headings), names=("job", "state")))
     if len(jobs) > MAX_JOBS_SHOWN:
-        console.print(Text(f"... and {len(jobs) - MAX_JOBS_SHOWN:,} jobs more"))
+        console.print(Text(f"... and {len(jobs) - MAX_JOBS_SHOWN:,} jobs more; --json has all"))
     if status.state is RunState.RUNNING:
         ranks = [
             (
@@ -336,10 +336,12 @@ def show_run(status: RunStatus, console: Console) -> None:
                 "-" if each.steps_per_s is None else f"{each.steps_per_s:,.0f}",
                 "-" if each.updated_at is None else f"{heartbeat.clock_text(each.silent_s)} ago",
             )
-            for each in status.ranks
+            for each in status.ranks[:_MAX_RANKS_SHOWN]
         ]
         headings = ["rank", "host", "doing", "episodes", "errors", "steps/s", "last sign"]
         console.print(drawn(pd.DataFrame(ranks, columns=headings), names=("host", "doing")))
+        if status.ranks[_MAX_RANKS_SHOWN:]:
+            console.print(Text(f"... and {len(status.ranks) - _MAX_RANKS_SHOWN:,} ranks more; --json has all"))
     for line in status.wrong:
         console.print(Text(plain_text(f"wrong: {line}"), style="red"), soft_wrap=True)
     if status.way_out is not None:
