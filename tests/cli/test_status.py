@@ -205,3 +205,12 @@ def test_the_parent_of_runs_is_answered_with_the_newest_run(tmp_path, capsys):
         write_run(tmp_path / name, {"lift": "s"})
     assert main(["status", str(tmp_path)]) == 2
     assert f"did you mean '{tmp_path / '2026-01-02'}'?" in capsys.readouterr().err
+
+
+def test_of_very_many_jobs_those_that_need_a_look_are_shown_first(tmp_path, capsys):
+    jobs = {f"job{index}": "s" for index in range(200)}
+    directory = write_run(tmp_path / "run", {**jobs, "last": "s-"})
+    assert main(["status", str(directory)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[3:5]] == ["last", "job0"]
+    assert "... and 1 jobs more; --json has all" in lines
