@@ -30,7 +30,7 @@ MAX_JOBS_SHOWN = 200
 """More lines than a person reads; their layout would take longer than all the other tables."""
 
 _NAMES, _LAST = ("name", "environment", "policy"), ("errors", "missing", "env_steps_per_s", "rank", "status")
-_DIFFERING = ("object", "embodiment", "checkpoint")  # shown beside the names where jobs differ in it
+_DIFFERING = ("object", "embodiment", "checkpoint")  # shown beside the names of jobs of one environment that differ
 _ALWAYS_SHOWN = {"name", "episodes", "success_rate", "errors", "missing", "status"}
 _LEFT_OUT = ("rank", "env_steps_per_s", "queries_per_s", "measured_latency_p50_ms", "stale_action_share",
              "mean_return", "environment", "mean_length", *_DIFFERING, PREFIX, "policy")  # fmt: skip
@@ -60,7 +60,11 @@ def console_table(merged: Tables, width: int = 160) -> Table:
         values = (of_job[row["name"]].get(key, row[leaf] if leaf in _DIFFERING else None) for row in rows)
         texts = (value if isinstance(value, str) else "-" if value is None else json.dumps(value) for value in values)
         cells = [plain(shortened(text, 60)) for text in texts]
-        if len(set(cells)) > 1:
+        # The environment already tells jobs of different ones apart.
+        groups = defaultdict[str | None, set[str]](set)
+        for row, cell in zip(rows, cells, strict=True):
+            groups[row["environment"] if key in _DIFFERING else None].add(cell)
+        if any(len(group) > 1 for group in groups.values()):
             heading = plain(leaf if names.count(leaf) < 2 else key)
             shown[key if key in _DIFFERING else PREFIX + key] = heading, [*map(Text, cells)]
     shown |= {name: cells for name, cells in of_jobs.items() if name not in (*_NAMES, *_LAST)}

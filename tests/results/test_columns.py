@@ -310,6 +310,9 @@ def test_jobs_differ_in_the_table_by_what_they_evaluate_as_long_as_the_line_has_
     assert "object" not in headings(tmp_path, 60)
     write_plan(tmp_path / "alike", planned("a", object="can"), planned("b", index=1, object="can"))
     assert "object" not in headings(tmp_path / "alike", 300)
+    others = planned("a", object="can"), planned("b", index=1, environment="reach", object=None)
+    write_plan(tmp_path / "others", *others)
+    assert "object" not in headings(tmp_path / "others", 300), "the environment tells them apart"
 
 
 @pytest.mark.parametrize(
