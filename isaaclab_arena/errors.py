@@ -144,7 +144,12 @@ def first_line(error: BaseException) -> str:
 
 def nearest_option(name: str, options: Iterable[str]) -> str:
     """Return ``"; did you mean '--x'?"`` for the nearest option (no dashes), or a hint at --help."""
-    close = difflib.get_close_matches(name, list(options), n=1) if len(name) <= MAX_NAME_CHARACTERS else []
+    if len(name) > MAX_NAME_CHARACTERS:
+        return "; --help lists all"
+    # A part of a long name, such as ``nproc``, is far from it by letters.
+    known = list(options)
+    begins = [option for option in known if len(name) > 2 and option.startswith(name)]
+    close = difflib.get_close_matches(name, known, n=1) or begins
     return f"; did you mean '--{close[0]}'?" if close else "; --help lists all"
 
 

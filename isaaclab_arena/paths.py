@@ -4,8 +4,10 @@ import os
 import stat
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import count
+from difflib import get_close_matches
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +63,23 @@ def not_a_plain_file(path: Path) -> str | None:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        return "there is no such file"
+        return f"there is no such file{beside(path)}"
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return f"cannot be read: {reason}"
     if stat.S_ISREG(mode):
         return None
     return next((message for is_kind, message in _KINDS if is_kind(mode)), "is no plain file")
+
+
+def beside(path: Path) -> str:
+    """Return ``"; did you mean 'x'?"`` for a path beside one that does not exist, empty if no name is near."""
+    names: list[str] = []
+    with suppress(OSError):
+        names = [entry.name for entry in islice(os.scandir(path.parent), 1_000)]
+    # Names of one or two letters are near to each other without being mistaken for each other.
+    close = get_close_matches(path.name, names, n=1, cutoff=0.8) if 2 < len(path.stem) <= 255 else []
+    return f"; did you mean '{path.with_name(close[0])}'?" if close else ""
 
 
 def make_dated_directory(parent: Path, *, suffix: str = "", now: datetime | None = None) -> Path:

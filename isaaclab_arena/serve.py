@@ -17,7 +17,6 @@ from importlib import metadata
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-import tyro
 from pydantic import Field
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
@@ -25,6 +24,7 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from arena_wire.messages import WireError, WireLimits, in_words
+from isaaclab_arena.config.command_line import read_some
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
@@ -619,14 +619,7 @@ SERVERS = Registry("protocol", {}, entry_point_group="isaaclab_arena.servers")
 
 def main(argv: Sequence[str] | None = None, *, typed_as: str = "isaaclab-arena serve") -> int:
     """Serve, and return the exit code: 0 if a client stopped it, 1 or 2 on error, 130 (Ctrl-C), 143 (SIGTERM)."""
-    options, rest = tyro.cli(
-        ServeOptions,
-        prog=typed_as,
-        args=typed_words(argv),
-        return_unknown_args=True,
-        config=(tyro.conf.FlagCreatePairsOff,),
-        use_underscores=True,
-    )
+    options, rest = read_some(ServeOptions, typed_words(argv), program=typed_as)
     with program() as ended:
         take_rank_of_scheduler()
         options.check()

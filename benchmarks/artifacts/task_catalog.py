@@ -131,8 +131,8 @@ def list_of_tasks(builders: dict[str, TableTask]) -> Iterator[str]:
         Where things start is drawn per episode; the same seed gives the same starts to every policy. The numbers on the
         pages are successes of the `scripted` policy, and of `zero_action` as a check that doing nothing solves nothing,
         with 95 % Wilson intervals: [scripted_success.md](../../benchmarks/results/scripted_success.md).
-        `isaaclab-arena list environments` shows the same in a terminal; [tasks.md](../how_to/tasks.md) shows how to
-        write a task.
+        `isaaclab-arena list environments NAME` shows the same in a terminal; [tasks.md](../how_to/tasks.md) shows how
+        to write a task.
 
         These pages are written by `MUJOCO_GL=egl python -m benchmarks.artifacts.task_catalog`.
 

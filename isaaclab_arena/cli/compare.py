@@ -1,12 +1,14 @@
 """``isaaclab-arena compare``, ``leaderboard``, ``robustness``, ``plan``: which policy is better, and what it takes."""
 
 import os
+import shlex
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import pandas as pd
 import tyro
 from rich.text import Text
@@ -14,32 +16,21 @@ from rich.text import Text
 from isaaclab_arena.analysis import comparison_files
 from isaaclab_arena.analysis.arms import named_arm, read_run
 from isaaclab_arena.analysis.comparison import NotComparableError, Question, Verdict, check_shares, compare_directories
-from isaaclab_arena.cli.main import print_json
+from isaaclab_arena.cli.main import kept, print_json, stdout_for_json
+from isaaclab_arena.config.command_line import misspelt, read_some, read_words
 from isaaclab_arena.config.options import Count, wrong_numbers
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, EDGE_LEVEL
-from isaaclab_arena.errors import ConfigError, StorageError, refuse
+from isaaclab_arena.errors import ConfigError, refuse
 from isaaclab_arena.evaluation.process import results_console
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import statistics
-from isaaclab_arena.results.console import drawn
-from isaaclab_arena.results.rows import percent_text
+from isaaclab_arena.results.console import MAX_JOBS_SHOWN, drawn
+from isaaclab_arena.results.rows import percent_text, short_policy_name
 
 # The question, files and exit code that the commands that compare share.
 
 NOT_COMPARABLE = 3
 """Exit code where nothing can be compared."""
-
-
-def kept(write: Callable[[], Path], *, way_out: str | None) -> Path | None:
-    """Write an answer into files of its run; return one of them, None (and a hint on stderr) if not writable."""
-    try:
-        return write()
-    except StorageError as error:
-        # ``way_out`` is None if the user requested the file, so that its failure is an error.
-        if way_out is None:
-            raise
-        print(plain_text(f"nothing is kept of this: {error}; {way_out}"), file=sys.stderr)
-        return None
 
 
 # The better of two policies.
@@ -75,9 +66,12 @@ class CompareOptions:
 
 def main(argv: Sequence[str]) -> int:
     """Compare, write the files and show the tables; ConfigError, or StorageError for a file."""
-    options = tyro.cli(CompareOptions, args=argv, prog="isaaclab-arena compare", use_underscores=True)
+    options = read_words(CompareOptions, argv, program="isaaclab-arena compare")
     check_shares(prefix="--", alpha=options.alpha, margin=options.margin)
     question = Question(alpha=options.alpha, margin=options.margin)
+    if not options.runs[1:] and options.baseline is None and not options.map:
+        with stdout_for_json(wanted=options.json):
+            return _ask_for_baseline(options.runs)
     names = {}
     for text in options.map:
         old, equals, new = text.partition("=")
@@ -121,6 +115,31 @@ def main(argv: Sequence[str]) -> int:
     return {Verdict.BETTER: 0, Verdict.NO_WORSE: 0, Verdict.WORSE: 1, Verdict.UNDECIDED: 4}[report.verdict]
 
 
+def _ask_for_baseline(runs: Sequence[Path]) -> int:
+    """Show the jobs of a run that is named alone, and the lines that compare them or it; return the exit code."""
+    line = "isaaclab-arena compare"
+    if not runs:
+        message = f"name two runs, {line} BASELINE CANDIDATE, or one run and a job of it: {line} RUN --baseline JOB"
+        raise ConfigError(message, key="RUNS")
+    run, console = read_run(runs[0]), results_console()
+    named = shlex.quote(str(runs[0]))
+    rows = []
+    for name, arm in run.arms.items():
+        scored = arm.episodes.scored
+        interval = scored.wilson()
+        rate = "-" if interval is None else percent_text(float(np.mean(scored.success)), interval.low, interval.high)
+        rows.append((name, arm.entry.config.environment, short_policy_name(arm.entry.config.policy_type), rate))
+    table = pd.DataFrame(rows[:MAX_JOBS_SHOWN], columns=["job", "environment", "policy", "success % [95 %]"])
+    console.print(drawn(table, names=("job", "environment", "policy")))
+    lines = [f"with another run: {line} {named} CANDIDATE"]
+    if len(rows) > 1:
+        lines.insert(0, f"its jobs with one of them: {line} {named} --baseline {shlex.quote(rows[0][0])}")
+    console.print(Text(plain_text(f"{runs[0]} alone is no comparison; to compare, type")), soft_wrap=True)
+    for each in lines:
+        console.print(Text(plain_text(f"  {each}"), style="bold"), soft_wrap=True)
+    return 2
+
+
 # The order of many policies, and those that cannot be told apart.
 
 
@@ -141,7 +160,7 @@ class LeaderboardOptions:
 
 def leaderboard(argv: Sequence[str]) -> int:
     """Show the leaderboard; ConfigError if a directory is no output of a run, or the level is out of range."""
-    options = tyro.cli(LeaderboardOptions, args=argv, prog="isaaclab-arena leaderboard", use_underscores=True)
+    options = read_words(LeaderboardOptions, argv, program="isaaclab-arena leaderboard")
     check_shares(prefix="--", alpha=options.alpha)
     question = Question(alpha=options.alpha)
     try:
@@ -219,10 +238,9 @@ def robustness(argv: Sequence[str]) -> int:
     from isaaclab_arena.evaluation import eval_runner  # noqa: PLC0415  runs more than it compares
     from isaaclab_arena.storage.ledger import make_output_directory  # noqa: PLC0415
 
-    options, rest = tyro.cli(
-        RobustnessOptions, args=argv, prog=_ROBUSTNESS, use_underscores=True, return_unknown_args=True
-    )
-    refuse(wrong_numbers(options))
+    options, rest = read_some(RobustnessOptions, argv, program=_ROBUSTNESS)
+    own, others = ([field.name for field in fields(each)] for each in (RobustnessOptions, eval_runner.EvalOptions))
+    refuse([*wrong_numbers(options), *misspelt(rest, own, others=others)])
     if not options.jobs.is_dir():
         directory = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
         arms = ["--robustness", options.axes, "--robustness_levels", str(options.levels)]
@@ -281,7 +299,7 @@ class PlanOptions:
 
 def plan(argv: Sequence[str]) -> int:
     """Show the number of episodes that a comparison needs; ConfigError if a number, run or job is wrong."""
-    options = tyro.cli(PlanOptions, args=argv, prog="isaaclab-arena plan", use_underscores=True)
+    options = read_words(PlanOptions, argv, program="isaaclab-arena plan")
     if (options.baseline is None) == (options.from_run is None):
         raise ConfigError("give the baseline's rate with --baseline, or a run that has it with --from")
     if options.baseline is not None:

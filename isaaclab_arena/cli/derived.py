@@ -9,6 +9,7 @@ import tyro
 from pydantic import Field
 
 from isaaclab_arena.cli.main import print_json, stdout_for_json
+from isaaclab_arena.config.command_line import read_words
 from isaaclab_arena.config.options import wrong_numbers
 from isaaclab_arena.errors import ConfigError, Problem, refuse
 from isaaclab_arena.garbage import without_collecting
@@ -46,15 +47,17 @@ def merge(argv: Sequence[str]) -> int:
         from isaaclab_arena.results import console as texts  # noqa: PLC0415
         from isaaclab_arena.results.merge import csv_text, merge_results, write_tables  # noqa: PLC0415  pandas
 
-    options = tyro.cli(MergeOptions, args=argv, prog="isaaclab-arena merge")
+    options = read_words(MergeOptions, argv, program="isaaclab-arena merge")
     directory = options.output_directory
     with stdout_for_json(wanted=options.json):
-        merged = merge_results(directory)
+        merged, columns = merge_results(directory), [name for name in options.columns.split(",") if name]
+        # An unknown key or column is refused before anything is written.
+        groups = texts.group_by(merged, options.by) if options.by else None
+        texts.chosen_table(merged, columns)
         write_tables(directory, merged)
         console = results_console()
-        texts.print_summary(merged, directory, console, columns=[name for name in options.columns.split(",") if name])
-        if options.by:
-            groups = texts.group_by(merged, options.by)
+        texts.print_summary(merged, directory, console, columns=columns)
+        if groups is not None:
             console.print(texts.groups_table(groups, options.by))
             write_text(directory / texts.GROUPS_FILE, csv_text(groups), overwrite=True)
         if options.save_conditions is not None:
@@ -92,7 +95,7 @@ def report(argv: Sequence[str]) -> int:
         )
         from isaaclab_arena.report.writing import write_report  # noqa: PLC0415
 
-    options = tyro.cli(ReportOptions, args=argv, prog="isaaclab-arena report", use_underscores=True)
+    options = read_words(ReportOptions, argv, program="isaaclab-arena report")
     problems = list(wrong_numbers(options))
     if not options.runs:
         problems.append(Problem("name the directory of a run", key="RUNS"))
@@ -162,10 +165,7 @@ class ExportOptions:
 
 def export(argv: Sequence[str]) -> int:
     """Export one run and show its place; ConfigError for wrong options or an occupied destination."""
-    config = (tyro.conf.FlagCreatePairsOff,)
-    options = tyro.cli(
-        ExportOptions, args=list(argv), prog="isaaclab-arena export", use_underscores=True, config=config
-    )
+    options = read_words(ExportOptions, argv, program="isaaclab-arena export")
     chosen = [name for name in _FORMATS if getattr(options, name)]
     if len(chosen) != 1:
         raise ConfigError(f"give the one format to write: {' or '.join(f'--{name}' for name in _FORMATS)}")

@@ -3,15 +3,18 @@
 import inspect
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import torch
 import tyro
 
 from isaaclab_arena.cli.main import print_json
+from isaaclab_arena.config.command_line import read_some
+from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import option_names, option_types, parse_tokens, read_options
 from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS, SUITES
@@ -20,10 +23,13 @@ from isaaclab_arena.interfaces.environment_builder import completed
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.registry import Registry, imported
+from isaaclab_arena.storage.atomic import read_whole
+from isaaclab_arena.training import TASKS
 
 _REGISTRIES = {
     "environments": ENVIRONMENTS,
     "suites": SUITES,
+    "tasks": TASKS,
     "policies": POLICIES,
     "embodiments": EMBODIMENTS,
     "objects": OBJECTS,
@@ -32,20 +38,20 @@ _REGISTRIES = {
 
 @dataclass(frozen=True, kw_only=True)
 class ListOptions:
-    """Show the names that a job file may use, what they stand for and their options."""
+    """Show the names that a job file may use, or the tasks of train; one line each, or one of them with its options."""
 
-    what: tyro.conf.Positional[Literal["environments", "suites", "policies", "embodiments", "objects"]]
+    what: tyro.conf.Positional[Literal["environments", "suites", "tasks", "policies", "embodiments", "objects"]]
     """What to list."""
     name: tyro.conf.Positional[str] = ""
-    """Show only this one. For an environment, also show the policy's inputs and outputs there, with the options
-    typed after it, such as --embodiment so101 or --enable_cameras."""
+    """Show this one with its options. For an environment, also show the policy's inputs and outputs there, with the
+    options typed after it, such as --embodiment so101 or --enable_cameras."""
     json: bool = False
     """Print it as JSON."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Show one catalog, or one entry of it; ConfigError, or EnvironmentBuildError if the entry cannot be built."""
-    options, rest = tyro.cli(ListOptions, args=argv, prog="isaaclab-arena list", return_unknown_args=True)
+    options, rest = read_some(ListOptions, argv, program="isaaclab-arena list")
     registry = _REGISTRIES[options.what]
     if rest and (options.what != "environments" or not options.name):
         raise ConfigError(f"unexpected argument '{rest[0]}'; options follow the name of an environment")
@@ -54,6 +60,8 @@ def main(argv: Sequence[str]) -> int:
     data = catalog_data(registry, names) if options.json else []
     if not options.json:
         print(catalog_text(registry, names))
+        if entry is None:
+            print(f"\nisaaclab-arena list {options.what} NAME shows one of them in full")
     if entry is not None and options.what == "environments":
         # Of one environment also a policy's inputs and actions there, in one env slot. ``rest`` has the environment's
         # options as typed, ``--embodiment so101``; others have their defaults.
@@ -95,34 +103,19 @@ def catalog_data(registry: Registry, names: Sequence[str] | None = None) -> list
         except ConfigError as error:
             found.append({"name": name, "error": str(error)})
             continue
-        # The options of the entry, each with its name, its choices, and its default unless it is required.
-        config_class: type | None = getattr(entry, "config_class", None)
-        options: list[dict[str, Any]] = []
-        hints, declared = dict[str, Any](), tuple[Field[Any], ...]()
-        if config_class is not None and is_dataclass(config_class):
-            hints, declared = option_types(config_class), fields(config_class)
-        for field in declared:
-            if not field.init:
-                continue
-            hint = hints.get(field.name)
-            choices = get_args(hint) if get_origin(hint) is Literal else ()
-            option: dict[str, Any] = {"name": field.name, "required": False, "choices": choices}
-            if field.default is not MISSING:
-                option["default"] = field.default
-            elif field.default_factory is not MISSING:
-                option["default"] = field.default_factory()
-            else:
-                option["required"] = True
-            options.append(option)
         # Without words of its own the module describes a builder: that of its task or, without one, of its options.
         documented = getattr(entry, "words", None)
         if isinstance(entry, type):
             documented = entry.__doc__
+        elif isinstance(entry, Path | Mapping):
+            # A task of ``train``, whose file begins with a comment.
+            text = read_whole(entry).decode() if isinstance(entry, Path) else ""
+            documented = text.partition("\n")[0].lstrip("# ") if text.startswith("#") else ""
         elif hasattr(entry, "config_class") and not isinstance(documented, str):
             defined = getattr(entry, "make_task", entry.config_class)
             documented = inspect.getdoc(sys.modules[defined.__module__])
         summary = (documented or "").strip().partition("\n")[0]
-        data: dict[str, Any] = {"name": name, "summary": summary, "options": options}
+        data: dict[str, Any] = {"name": name, "summary": summary, "options": [*_options_of(entry)]}
         summarise = getattr(entry, "summary", None)
         if summarise is not None and not isinstance(entry, type):
             data |= vars(summarise())
@@ -130,8 +123,33 @@ def catalog_data(registry: Registry, names: Sequence[str] | None = None) -> list
     return found
 
 
+def _options_of(entry: Any) -> Iterator[dict[str, Any]]:
+    """Yield the options of an entry, each with its name, its choices, and its default unless it is required."""
+    if isinstance(entry, Path | Mapping):
+        for path, value in leaves(read_document(entry) if isinstance(entry, Path) else entry):
+            yield {"name": ".".join(path), "required": False, "choices": (), "default": value}
+    config_class: type | None = getattr(entry, "config_class", None)
+    if config_class is None or not is_dataclass(config_class):
+        return
+    hints = option_types(config_class)
+    for field in fields(config_class):
+        if not field.init:
+            continue
+        hint = hints.get(field.name)
+        choices = get_args(hint) if get_origin(hint) is Literal else ()
+        option: dict[str, Any] = {"name": field.name, "required": False, "choices": choices}
+        if field.default is not MISSING:
+            option["default"] = field.default
+        elif field.default_factory is not MISSING:
+            option["default"] = field.default_factory()
+        else:
+            option["required"] = True
+        yield option
+
+
 def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
-    """Return a table of a catalog's names (None for all), each with a summary and its options with defaults."""
+    """Return a table of all names in a catalog, one line each; or of `names`, each with its options and defaults."""
+    shows_options = names is not None
     names = [*registry.names(), *registry.patterns()] if names is None else names
     width = max(map(len, names), default=0)
     lines = []
@@ -143,7 +161,9 @@ def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
             maker = imported(registry.schemes[name.partition(":")[0]])
             words = maker.keywords.get("words") if isinstance(maker, partial) else None
             told = words or (inspect.getdoc(maker) or "").partition("\n")[0]
-        lines.append(f"{name:<{width}}  {told or data.get('error', '')}".rstrip())
+        lines.append(f"{name:<{width}}  {told.replace('`', '') or data.get('error', '')}".rstrip())
+        if not shows_options:
+            continue
         # Below an entry: its options, or the facts of an environment.
         details = []
         for option in data.get("options", ()):

@@ -25,6 +25,7 @@ import tyro
 from rich.table import Table
 
 from isaaclab_arena.cli.main import COMMANDS, commands_of_others, print_json
+from isaaclab_arena.config.command_line import read_words
 from isaaclab_arena.distributed.context import DistributedContext, die_with_parent, take_rank_of_scheduler
 from isaaclab_arena.distributed.devices import describe_egl_devices, describe_variables, joined_gpu_ids
 from isaaclab_arena.distributed.launch import LaunchOptions, launch_if_asked
@@ -68,9 +69,7 @@ class DoctorOptions(LaunchOptions):
 
 def doctor(argv: Sequence[str]) -> int:
     """Examine this machine on every rank, and show the findings on rank 0."""
-    config = (tyro.conf.FlagCreatePairsOff,)
-    arguments = joined_gpu_ids(argv)
-    options = tyro.cli(DoctorOptions, args=arguments, prog="isaaclab-arena doctor", use_underscores=True, config=config)
+    options = read_words(DoctorOptions, joined_gpu_ids(argv), program="isaaclab-arena doctor")
     # With several ranks requested, each rank runs this program again, and rank 0 shows all views.
     if (launched := launch_if_asked(options, module="isaaclab_arena.cli.machine", arguments=argv)) is not None:
         return launched
@@ -317,7 +316,7 @@ class CompletionOptions:
 
 def completion(argv: Sequence[str]) -> int:
     """Print the script for one shell."""
-    options = tyro.cli(CompletionOptions, args=list(argv), prog=f"{_PROGRAM} completion")
+    options = read_words(CompletionOptions, argv, program=f"{_PROGRAM} completion")
     print(script_for(options.shell, completable_commands()))
     return 0
 

@@ -6,14 +6,14 @@ import inspect
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.errors import ArenaError, ConfigError, StorageError
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.logs import open_missing_streams, plain_text
 from isaaclab_arena.paths import typed_words
@@ -54,7 +54,8 @@ _GROUPS = {
         "plan": (f"{_HERE}.compare:plan:PlanOptions", "say how many episodes tell two policies apart"),
     },
     "look": {
-        "list": (f"{_HERE}.listing:ListOptions", "environments, policies, embodiments or objects, or one of them"),
+        "status": (f"{_HERE}.status:StatusOptions", "show how far a run is, its rates, and what is wrong"),
+        "list": (f"{_HERE}.listing:ListOptions", "environments, tasks, policies, robots or objects, or one of them"),
         "report": (f"{_HERE}.derived:report:ReportOptions", "write the page of runs, report.html: figures and films"),
         "view": (f"{_HERE}.view:ViewOptions", "watch a policy in a window, or write a video of it"),
     },
@@ -90,6 +91,7 @@ MAINS = Registry(
     "command",
     {name: f"{command.module}:{command.main}" for name, command in COMMANDS.items()},
     entry_point_group="isaaclab_arena.commands",
+    lookalikes={"eval(uate)?|rollout|start": "run", "show|info": "status", "continue": "resume", "video": "film"},
 )
 """Every command's ``main(arguments) -> int`` by name. A main with the keyword ``typed_as`` gets the name that its help
 shows. Other packages add theirs as ``module:main``."""
@@ -107,7 +109,7 @@ def commands_of_others() -> Iterator[tuple[str, Command]]:
             line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].removesuffix(".")
         except (ImportError, OSError, SyntaxError, ValueError):
             line = ""
-        summary = line[:1].lower() + line[1:] or point.value
+        summary = line[:1].lower() + line[1:].replace("`", "") or point.value
         yield point.name, Command(group="of other packages", module=point.module, options=None, summary=summary)
 
 
@@ -144,7 +146,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(name: str, arguments: Sequence[str]) -> int:
     """Run a command and return its exit code; 128 + SIGPIPE if no reader is left for stdout."""
     try:
-        if name in {"", "-h", "--help"}:
+        if name in {"--version", "-V", "version"}:
+            print(f"isaaclab-arena {metadata.version('isaaclab-arena-mujoco')}")
+            code = 0
+        elif name in {"", "-h", "--help", "help"}:
             groups: dict[str, dict[str, Command]] = {}
             for own_name, command in (*COMMANDS.items(), *commands_of_others()):
                 groups.setdefault(command.group, {})[own_name] = command
@@ -179,6 +184,18 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         print(f"cannot write to stdout: {error.strerror}", file=sys.stderr)
         return 1
     return code
+
+
+def kept(write: Callable[[], Path], *, way_out: str | None) -> Path | None:
+    """Write an answer into files of its run; return one of them, None (and a hint on stderr) if not writable."""
+    try:
+        return write()
+    except StorageError as error:
+        # ``way_out`` is None if the user requested the file, so that its failure is an error.
+        if way_out is None:
+            raise
+        print(plain_text(f"nothing is kept of this: {error}; {way_out}"), file=sys.stderr)
+        return None
 
 
 # The output of commands with ``--json``: one document on stdout; text for people goes to stderr.

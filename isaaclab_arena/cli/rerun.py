@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import tyro
 from pydantic import Field
 
-from isaaclab_arena.cli.main import print_json, stdout_for_json
+from isaaclab_arena.cli.main import kept, print_json, stdout_for_json
+from isaaclab_arena.config.command_line import read_words
 from isaaclab_arena.config.options import Count, NotNegative, wrong_numbers
 from isaaclab_arena.distributed.devices import check_device_exists, default_num_threads, visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, refuse
@@ -72,7 +73,7 @@ def verify(argv: Sequence[str]) -> int:
     from isaaclab_arena.evaluation import verification  # noqa: PLC0415  pandas
     from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415  pandas
 
-    options = tyro.cli(VerifyOptions, args=list(argv), prog="isaaclab-arena verify", use_underscores=True)
+    options = read_words(VerifyOptions, argv, program="isaaclab-arena verify")
     refuse(wrong_numbers(options))
     with stdout_for_json(wanted=options.json):
         # Show each problem of the files at once.
@@ -246,7 +247,7 @@ class ReplayOptions(RerunOptions):
 
 def replay(argv: Sequence[str]) -> int:
     """Replay recordings, show each episode's first difference, and return the exit code; ConfigError."""
-    options = tyro.cli(ReplayOptions, args=list(argv), prog="isaaclab-arena replay", use_underscores=True)
+    options = read_words(ReplayOptions, argv, program="isaaclab-arena replay")
     settings = options.settings()
 
     # Find the recorded episodes, and of these the requested ones.
@@ -319,8 +320,8 @@ def chosen_episodes(text: str) -> list[int]:
 class FilmOptions(RerunOptions):
     """Film episodes of a run from their recordings, as the run would have filmed them.
 
-    Each episode is simulated again from its start and its actions, without its policy. Exit code 0 if every episode
-    has its film, 1 if not.
+    Each episode is simulated again from its start and its actions, without its policy. Films in the run get into its
+    page, report.html, which is written anew. Exit code 0 if every episode has its film, 1 if not.
     """
 
     run: tyro.conf.Positional[Path]
@@ -342,7 +343,7 @@ class FilmOptions(RerunOptions):
 
 def film(argv: Sequence[str]) -> int:
     """Film episodes, show each result, and return the exit code; ConfigError, or StorageError for a film."""
-    options = tyro.cli(FilmOptions, args=list(argv), prog="isaaclab-arena film", use_underscores=True)
+    options = read_words(FilmOptions, argv, program="isaaclab-arena film")
     settings = options.settings()
     shown = {"camera": options.camera != "viewport", "viewport": options.camera != "robot"}
     video = VideoOptions(frames_per_second=options.video_fps, **shown)
@@ -382,6 +383,14 @@ def film(argv: Sequence[str]) -> int:
         film_episodes(options.run, episodes, video, settings, show, output_directory=options.output_dir)
         with_film = sum(episode.reason is None for episode in filmed)
         print(f"{with_film} of {len(filmed)} episodes filmed")
+        # The page of the run shows the films that lie in it.
+        page = None
+        if with_film and options.output_dir is None:
+            from isaaclab_arena.report.writing import write_report  # noqa: PLC0415  pandas and Jinja
+
+            page = kept(lambda: write_report([options.run]), way_out="isaaclab-arena report writes the page elsewhere")
+            if page is not None:
+                _say(f"report written anew, with the films: {page}")
     if options.json:
-        print_json({"episodes": filmed})
+        print_json({"episodes": filmed, "report": None if page is None else str(page)})
     return 0 if with_film == len(filmed) else 1

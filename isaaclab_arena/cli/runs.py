@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import tyro
 
 from isaaclab_arena.cli.main import COMMANDS, MAINS, commands_of_others
+from isaaclab_arena.config.command_line import read_words
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.distributed.context import is_a_rank
 from isaaclab_arena.distributed.launch import with_empty_resume, without_launch_options, without_options
@@ -41,8 +43,11 @@ class ResumeOptions:
 
 def resume(argv: Sequence[str]) -> int:
     """Resume a run, and return the exit code of its command; ConfigError if that is impossible from here."""
-    options = tyro.cli(ResumeOptions, args=list(argv[:1]), prog="isaaclab-arena resume")
-    more = list(argv[1:])
+    first, more = list(argv[:1]), list(argv[1:])
+    if first and first[0].startswith("-") and first[0] not in {"-h", "--help"}:
+        message = f"comes first: isaaclab-arena resume DIRECTORY {' '.join(first)}"
+        raise ConfigError(message, key="DIRECTORY")
+    options = read_words(ResumeOptions, first, program="isaaclab-arena resume")
     directory = options.directory
     if (directory / SETTINGS).is_file():
         devices = settings_of(directory).get("devices")
@@ -71,6 +76,7 @@ def resume(argv: Sequence[str]) -> int:
     # The run of an evaluation.
     if not (directory / layout.RUN_PLAN_FILE).is_file() and not (directory / layout.PLAN_COPY_FILE).is_file():
         message = f"holds no run: neither {layout.RUN_PLAN_FILE} nor {SETTINGS} nor {_TRAINING_OF_OTHERS}"
+        message += ledger.near_run(directory)
         raise ConfigError(message, file=str(directory))
     plan = ledger.read_run_plan(directory)
     program = (plan.command_line or ("",))[0]
@@ -191,7 +197,7 @@ class RecoverOptions:
 
 def recover(argv: Sequence[str]) -> int:
     """Recover the plan of one run, and show the possible next steps; ConfigError if it cannot be restored."""
-    options = tyro.cli(RecoverOptions, args=list(argv), prog="isaaclab-arena recover")
+    options = read_words(RecoverOptions, argv, program="isaaclab-arena recover")
     rebuild = partial(rebuilt_plan, may_import=not options.no_import)
     plan, is_made_anew = recovery.recover_plan(options.output_directory, rebuild)
     jobs = "1 job" if len(plan.jobs) == 1 else f"{len(plan.jobs)} jobs"
@@ -206,11 +212,18 @@ def recover(argv: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectOptions(policy_runner.PolicyOptions):
-    """Record an expert's demonstrations, cameras on: OPTIONS ENVIRONMENT [options of environment and policy]."""
+class ExpertJobOptions(policy_runner.PolicyJobOptions):
+    """What to record, besides the environment's name."""
+
+    heading: ClassVar[str] = policy_runner.PolicyJobOptions.heading
 
     policy_type: str = "scripted"
     """Registered name or dotted class path of the expert."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectOptions(ExpertJobOptions, policy_runner.PolicyOptions):
+    """Record an expert's demonstrations, cameras on: OPTIONS ENVIRONMENT [options of environment and policy]."""
 
 
 def collect(argv: Sequence[str]) -> int:

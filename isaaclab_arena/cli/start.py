@@ -11,7 +11,7 @@ from typing import Literal
 
 import tyro
 
-from isaaclab_arena.cli.main import MAINS
+from isaaclab_arena.config.command_line import read_words
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.logs import plain_text
@@ -36,7 +36,7 @@ class NewOptions:
 
 def new(argv: Sequence[str]) -> int:
     """Write the skeleton, and show the next commands; ConfigError for a bad name, StorageError if not writable."""
-    options = tyro.cli(NewOptions, args=list(argv), prog="isaaclab-arena new")
+    options = read_words(NewOptions, argv, program="isaaclab-arena new")
     kind, name, directory = options.kind, options.name, Path(options.name)
     if directory.exists():
         raise ConfigError(f"'{directory}' is there already; nothing was written", key="NAME")
@@ -100,15 +100,19 @@ class QuickstartOptions:
 
 def quickstart(argv: Sequence[str]) -> int:
     """Write the job files, run the first one, and return its exit code; ConfigError or StorageError."""
+    from isaaclab_arena.evaluation import eval_runner  # noqa: PLC0415  `new` needs none of it
+
     # Help is shown wherever the user asks for it, before anything is written.
     argv = ["--help"] if {"-h", "--help"} & {*argv} else argv
     own = 1 if argv and (not argv[0].startswith("-") or argv == ["--help"]) else 0
-    options = tyro.cli(QuickstartOptions, args=list(argv[:own]), prog="isaaclab-arena quickstart")
+    options = read_words(QuickstartOptions, argv[:own], program="isaaclab-arena quickstart")
     directory = options.directory
+    run = ["--eval_jobs_config", str(directory / _FIRST), "--output_base_dir", str(directory / "outputs"), *argv[own:]]
+    # A misspelt option is refused before anything is written.
+    eval_runner.read_options(run, "isaaclab-arena quickstart")
     for line in write_starter(directory, STARTER):
         print(plain_text(line), flush=True)
-    run = ["--eval_jobs_config", str(directory / _FIRST), "--output_base_dir", str(directory / "outputs")]
-    return MAINS.get("run")([*run, *argv[own:]])
+    return eval_runner.main(run, typed_as="isaaclab-arena quickstart")
 
 
 def write_starter(directory: Path, starter: Path) -> Iterator[str]:

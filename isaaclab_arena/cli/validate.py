@@ -10,6 +10,7 @@ import tyro
 
 from isaaclab_arena.cli.main import print_json
 from isaaclab_arena.config import arena, loading, schema
+from isaaclab_arena.config.command_line import read_words
 from isaaclab_arena.config.options import Count, wrong_numbers
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem, problems_into, refuse
@@ -46,7 +47,7 @@ class ValidateOptions:
 
 def main(argv: Sequence[str]) -> int:
     """Check the files named in ``argv``; ConfigError lists every problem of every file."""
-    options = tyro.cli(ValidateOptions, args=argv, prog="isaaclab-arena validate")
+    options = read_words(ValidateOptions, argv, program="isaaclab-arena validate")
     defaults = schema.JobDefaults(
         num_steps=options.num_steps, num_episodes=options.num_episodes, num_envs=options.num_envs, seed=options.seed
     )

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 import glfw
 import numpy as np
 import torch
-import tyro
 
 from isaaclab_arena.config import loading, schema
+from isaaclab_arena.config.command_line import misspelt, read_some
 from isaaclab_arena.config.options import NotNegative, parse_tokens, wrong_numbers
 from isaaclab_arena.environments.arena.cameras import FilmRenderer
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
@@ -56,9 +56,7 @@ class ViewOptions:
 
 def main(argv: Sequence[str]) -> int:
     """Show an environment and return 0; ConfigError if it, the policy or an option is wrong."""
-    options, rest = tyro.cli(
-        ViewOptions, args=list(argv), prog="isaaclab-arena view", return_unknown_args=True, use_underscores=True
-    )
+    options, rest = read_some(ViewOptions, argv, program="isaaclab-arena view")
     output = options.output
     if output is not None and output.suffix not in {".mp4", ".png"}:
         raise ConfigError(f"'{output}' must end in .mp4 or .png", key="--output")
@@ -68,6 +66,8 @@ def main(argv: Sequence[str]) -> int:
 
     positionals, given = parse_tokens(rest)
     if len(positionals) != 1:
+        # A misspelt option has taken the environment's name for its value.
+        refuse(misspelt(rest, [field.name for field in fields(ViewOptions)]))
         found = f"got {' '.join(positionals)}" if positionals else "isaaclab-arena list environments shows them"
         raise ConfigError(f"name one environment; {found}", key="ENVIRONMENT")
     if ":" in positionals[0]:

@@ -23,6 +23,7 @@ from isaaclab_arena.analysis.comparison import Question, compare_directories
 from isaaclab_arena.analysis.comparison_files import write_comparison
 from isaaclab_arena.checkpoints import Checkpoint, Readiness, find_checkpoints, last_checkpoint, look_at
 from isaaclab_arena.config import documents, loading
+from isaaclab_arena.config.command_line import read_some
 from isaaclab_arena.config.expansion.suites import CHECKPOINTS_KEY, OPTIONS, ROBUSTNESS_KEY
 from isaaclab_arena.config.options import Amount, Count, Positive, Share, shown, wrong_numbers
 from isaaclab_arena.config.schema import MAX_SEED
@@ -118,7 +119,7 @@ def jobs_of_checkpoint(
         raise ConfigError(Problem(f"{shown(default)} is not a mapping", key="defaults"))
     blocks = []
     for where, block in {"defaults": default, **{f"jobs[{n}]": job for n, job in enumerate(listed)}}.items():
-        modern, problems = loading.modernised(deepcopy(block))
+        modern, problems = loading.modernised(deepcopy(block), settings.eval_jobs_config.parent)
         refuse(problems)
         if modern.get(ROBUSTNESS_KEY) is not None:
             raise ConfigError(_NO_ARMS, key=f"{where}.{ROBUSTNESS_KEY}")
@@ -557,9 +558,7 @@ def _reason(exit_code: int) -> str | None:
 
 def main(argv: Sequence[str]) -> int:
     """Watch a training, and return the exit code; ConfigError if an option, the training or the job file is wrong."""
-    options, others = tyro.cli(
-        WatchOptions, args=list(argv), prog="isaaclab-arena watch", return_unknown_args=True, use_underscores=True
-    )
+    options, others = read_some(WatchOptions, argv, program="isaaclab-arena watch")
     # Check everything before the first wait: a mistake must not appear hours later.
     document = documents.read_document(options.eval_jobs_config)
     if not isinstance(document, dict):

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from isaaclab_arena.errors import (
     Problem,
     did_you_mean,
     first_line,
+    placed,
     problems_at,
     problems_into,
     refuse,
@@ -39,9 +40,10 @@ from isaaclab_arena.registry import Registry
 # Blocks of job keys as in the file: translate old spellings, and merge one block over another.
 
 
-def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+def modernised(block: Mapping[str, Any], directory: Path = Path()) -> tuple[dict[str, Any], list[Problem]]:
     """Return a block of a job or of ``defaults`` in the current spelling, and its problems."""
-    # Old spellings are ``policy_args``, token lists instead of mappings, and Arena's later keys.
+    # Old spellings are ``policy_args``, token lists instead of mappings, and Arena's later keys. A file of the policy's
+    # options is replaced by what it holds; its path starts from `directory`, or else from the working directory.
     modern = dict(block)
     problems: list[Problem] = []
     if "policy_args" in modern:
@@ -50,6 +52,26 @@ def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]
             problems.append(Problem("is the old name of policy_config_dict; give one of them", key="policy_args"))
         elif old is not None:
             modern["policy_config_dict"] = old
+    named = modern.get("policy_config_dict")
+    if isinstance(named, str) and "${" not in named:
+        beside, modern["policy_config_dict"] = directory / named, {}
+        try:
+            modern["policy_config_dict"] = options_in_file(beside if beside.exists() else named)
+        except ConfigError as error:
+            # The job file is named beside these problems, so their message names the file of options.
+            wrong = (
+                replace(each, message=f"{shown(named)}, a file of options: {each.message}") for each in error.problems
+            )
+            problems += placed(wrong, key="policy_config_dict")
+    modern, wrong = _without_tokens(modern)
+    problems += wrong
+    modern, wrong = in_own_keys(modern)
+    return modern, problems + wrong
+
+
+def _without_tokens(block: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """Return a block whose lists of command-line tokens are mappings, and its problems."""
+    modern, problems = dict(block), list[Problem]()
     for key in ("arena_env_args", "policy_config_dict"):
         tokens = modern.get(key)
         if not isinstance(tokens, list):
@@ -68,8 +90,15 @@ def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]
             modern[key] = ({"environment": positionals[0]} if positionals else {}) | options
         if modern[key] is tokens:
             del modern[key]
-    modern, wrong = in_own_keys(modern)
-    return modern, problems + wrong
+    return modern, problems
+
+
+def options_in_file(path: str | Path) -> dict[str, Any]:
+    """Return the options of a policy in a file; ConfigError if it cannot be read or is not a mapping."""
+    document = read_document(path)
+    if not isinstance(document, dict):
+        raise ConfigError("holds no mapping of the policy's options", file=str(path))
+    return expanded(document)
 
 
 def job_over_defaults(defaults: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,6 +327,7 @@ class Reading:
         arms: expansion.ArmsOf,
         *,
         shared: dict[str, Any],
+        directory: Path,  # base of relative paths
     ) -> None:
         # Check the blocks of the file, where a wrong one counts as empty. ConfigError if it lists no jobs.
         if not isinstance(document, dict):
@@ -337,6 +367,7 @@ class Reading:
         self.tracking = () if wrong else tuple(map(TrackerName, tracking))  # they log results while the jobs run
 
         self._command_line, self._suites, self._arms = command_line, suites, arms
+        self._modernised = partial(modernised, directory=directory)
         self._interpolation = OmegaConfInterpolation(
             variables=blocks["variables"], defaults=blocks["defaults"], jobs=jobs, shared=shared
         )
@@ -350,7 +381,7 @@ class Reading:
             reason = of_sweep if key == "sweep" else f"unknown key{did_you_mean(key, _DEFAULT_KEYS)}"
             self._add([Problem(reason, key=f"defaults.{key}")])
         known = {key: value for key, value in blocks["defaults"].items() if key not in unknown}
-        self._defaults, problems = modernised(known)
+        self._defaults, problems = self._modernised(known)
         self._add(problems, below="defaults.")
 
     def jobs(self) -> tuple[tuple[JobConfig, ...], list[Problem]]:
@@ -423,7 +454,7 @@ class Reading:
         self, block: dict[str, Any], label: str, *, room: int
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Yield each job of a block, with the values that the sweep gave it."""
-        own, problems = modernised({key: value for key, value in block.items() if key != "sweep"})
+        own, problems = self._modernised({key: value for key, value in block.items() if key != "sweep"})
         template = job_over_defaults(self._defaults, own)
         sweep: dict[str, Any] = {}
         own_sweep = block.get("sweep", {})
@@ -446,7 +477,7 @@ class Reading:
             self._add(self._blamed((replace(problem, job=label) for problem in wrong), block))
             if wrong:
                 continue
-            modern, problems = modernised(resolved)
+            modern, problems = self._modernised(resolved)
             self._add(problems, job=label)
             swept = {key: value_at(resolved, key.split(".")) for key in sweep}
             of_checkpoints = []
@@ -465,7 +496,7 @@ class Reading:
         """Yield the problems of a job; those of the defaults without its name, so that they are reported once."""
         for problem in problems:
             path = (problem.key or "").split(".")
-            is_own = value_at(modernised(block)[0], path, otherwise=_NOTHING) is not _NOTHING
+            is_own = value_at(self._modernised(block)[0], path, otherwise=_NOTHING) is not _NOTHING
             if is_own or value_at(self._defaults, path, otherwise=_NOTHING) is _NOTHING:
                 yield problem
             else:
@@ -520,7 +551,7 @@ def read_jobs(
         document, shared = as_jobs(document, JOB_KEYS, overrides)
 
     try:
-        reading = Reading(document, defaults, suites, arms, shared=shared)
+        reading = Reading(document, defaults, suites, arms, shared=shared, directory=Path(source).parent)
         jobs, problems = reading.jobs()
     except ConfigError as error:
         raise ConfigError(in_words_of_the_file(error.problems, source, is_experiment=is_experiment)) from error

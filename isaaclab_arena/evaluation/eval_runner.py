@@ -8,6 +8,7 @@ python -m torch.distributed.run --nproc_per_node=4 -m isaaclab_arena.evaluation.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.garbage import collect_later
@@ -24,15 +25,24 @@ from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import planning, process, run, validation
-from isaaclab_arena.evaluation.options import AUTO, DYNAMIC, ClusterOptions, read_command_line, refuse_unknown
+from isaaclab_arena.evaluation.options import (
+    AUTO,
+    DYNAMIC,
+    ClusterOptions,
+    JobOptions,
+    read_command_line,
+    refuse_unknown,
+)
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
 _MEANS_JOBS = {"jobs", "job", "config", "file", "jobs_file", "job_file", "jobs_config", "config_file", "eval_config"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalOptions(ClusterOptions):
-    """Run every job of a job file and merge one table: JOBS [OPTIONS]."""
+class JobFileOptions:
+    """What to run: JOBS, and what its jobs do not set themselves."""
+
+    heading: ClassVar[str] = JobOptions.heading
 
     eval_jobs_config: str = ""
     """JOBS, a job file or experiment, JSON or YAML; overrides of an experiment may follow: runs.NAME.num_rebuilds=2."""
@@ -41,6 +51,11 @@ class EvalOptions(ClusterOptions):
     light,delay."""
     robustness_levels: Count | None = None
     """With --robustness, the highest level; by default 5, the edge of the range that is known to be solvable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(JobFileOptions, ClusterOptions):
+    """Run every job of a job file and merge one table: JOBS [OPTIONS]."""
 
     def job_defaults(self) -> JobDefaults:
         """Return the defaults of the command line for jobs that do not say them. `ConfigError` for levels alone."""

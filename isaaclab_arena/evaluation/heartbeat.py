@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isaaclab_arena.distributed.context import machine_identity, process_is_running, process_start_ticks
-from isaaclab_arena.errors import ArenaError, StorageError
+from isaaclab_arena.errors import ArenaError, StorageError, shortened
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import Observer, Transition
@@ -69,6 +70,8 @@ class RankStatus:
     job_episodes_done: int = 0  # that ended on this rank
     job_episodes_total: int = 0  # of this rank; 0 if ranks share the job or the number is unknown
     job_stepping_s: float = 0.0  # since the first control step of the job
+    job_successes: int = 0  # of the current job, in this start of the program
+    job_scored: int = 0  # episodes of the current job whose success was measured
     jobs_done: int = 0  # completed or failed
     jobs_failed: int = 0
     jobs_total: int = 0
@@ -198,6 +201,48 @@ class RankWatch:
         return tuple(reports)
 
 
+_NEW_BEAT_S = 6.0
+"""Time within which a rank that works shows a new beat [s]; many ranks of a cluster deliver one in five seconds."""
+UNUSUAL_SILENCE_S = 20.0
+"""Time without a new heartbeat after which a rank is silent for longer than expected [s]: it writes once a second."""
+
+
+def reports_from_files(
+    output_directory: Path,
+    *,
+    world_size: int,
+    run_id: str,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    pause: Callable[[float], object] = time.sleep,
+    machine: str | None = None,  # of this process
+) -> tuple[RankReport, ...]:
+    """Judge ranks that this process has not watched so far, from their files; a rank without a file is not alive."""
+    # On this machine the process itself decides. On another one the time in the file does, and as clocks differ, a
+    # rank whose time is old gets a few seconds to show a new beat.
+    machine, seen = machine or machine_identity(), dict[int, tuple[int, float]]()
+    has_doubts = False
+    for rank in range(world_size):
+        status = read_rank_status(output_directory, rank, run_id=run_id)
+        if status is None:
+            continue
+        try:
+            silent_s = max((now() - datetime.fromisoformat(status.updated_at)).total_seconds(), 0.0)
+        except (TypeError, ValueError):
+            silent_s = 0.0
+        seen[rank] = status.beat, silent_s
+        has_doubts |= not status.state.is_final and status.machine != machine and silent_s > _DEAD_AFTER_S
+    if has_doubts:
+        pause(_NEW_BEAT_S)
+    watch = RankWatch(output_directory, world_size=world_size, run_id=run_id, missing_after_s=0.0, machine=machine)
+    at_s = watch.clock()
+    watch.last_beat.update({rank: (beat, at_s - silent_s) for rank, (beat, silent_s) in seen.items()})
+    return tuple(
+        replace(each, silent_s=0.0 if each.status is None or each.status.beat != seen[each.rank][0] else silent_s)
+        for each in watch.look()
+        for silent_s in [seen.get(each.rank, (0, 0.0))[1]]
+    )
+
+
 def wait_for_ranks(
     look: Callable[[], tuple[RankReport, ...]],
     *,
@@ -255,6 +300,7 @@ class StatusPublisher(Observer):
         self._corrects_total = True
         self.is_written = True  # the last write succeeded
         self._stepping_since: float | None = None
+        self._rates: dict[str, tuple[int, int]] = {}  # by job: its successes, and episodes with measured success
         self._recent: deque[tuple[float, int]] = deque(maxlen=10)
         self._status_lock = threading.Lock()
         self._file_lock = threading.Lock()
@@ -291,6 +337,8 @@ class StatusPublisher(Observer):
         # At the end of a job with a share the total is corrected by the episodes that really ran.
         self._corrects_total = num_episodes is not None
         self._stepping_since = None
+        # A rank may take up a part of a job that it has left before.
+        successes, scored = self._rates.get(name, (0, 0))
         self.publish(
             state=RankState.RUNNING,
             current_job=name,
@@ -298,6 +346,8 @@ class StatusPublisher(Observer):
             job_episodes_done=0,
             job_episodes_total=num_episodes or 0,
             job_stepping_s=0.0,
+            job_successes=successes,
+            job_scored=scored,
         )
 
     def prepare(self, doing: str | None) -> None:
@@ -335,11 +385,17 @@ class StatusPublisher(Observer):
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Count the episode, its success if measured, and its error."""
         del environment
+        is_success, is_scored = int(record.success is True), int(record.success is not None)
+        job_successes, job_scored = self._status.job_successes + is_success, self._status.job_scored + is_scored
+        if self._status.current_job is not None:
+            self._rates[self._status.current_job] = job_successes, job_scored
         self.update(
             episodes_done=self._status.episodes_done + 1,
             job_episodes_done=self._status.job_episodes_done + 1,
-            successes=self._status.successes + int(record.success is True),
-            scored=self._status.scored + int(record.success is not None),
+            job_successes=job_successes,
+            job_scored=job_scored,
+            successes=self._status.successes + is_success,
+            scored=self._status.scored + is_scored,
             errors=self._status.errors + int(record.outcome is Outcome.ERROR),
         )
 
@@ -385,6 +441,7 @@ class StatusPublisher(Observer):
 
 # Show the progress of all ranks: a live table on a terminal, else log lines, and the run's page.
 
+_MAX_RATES, _MAX_NAME = 3, 40
 _FATE_STYLES = {RankFate.WORKING: "", RankFate.FINISHED: "green", RankFate.INTERRUPTED: "yellow"}
 
 
@@ -442,20 +499,8 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
     for report in reports:
         style, status = _FATE_STYLES.get(report.fate, "red"), report.status
         if status is None:
-            waiting = "has not started yet" if report.fate is RankFate.WORKING else "has died"
-            table.add_row(*map(Text, (str(report.rank), "-", waiting, *"----")), style=style)
+            table.add_row(*map(Text, (str(report.rank), "-", doing_in_words(report), *"----")), style=style)
             continue
-
-        # The current job with the part of its start-up, and the long work beside it or instead of it.
-        long_work = status.long_work if report.alive else None
-        doing = status.current_job or (status.long_work_job if long_work else None) or str(status.state)
-        if status.preparing is not None and status.current_job is not None:
-            doing = f"{status.current_job}: {status.preparing}"
-        if long_work is not None:
-            beside = f", {status.long_work_job}" if status.makes_steps else ""
-            doing = f"{doing}{beside}: {_long_work(long_work, [status])}"
-        if report.fate is not RankFate.WORKING:
-            doing = str(report.fate) if status.current_job is None else f"{report.fate} in {status.current_job}"
 
         jobs, episodes = (
             f"{done}/{total}" if total else str(done)
@@ -464,9 +509,9 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
         cells = (
             str(report.rank),
             jobs,
-            doing,
+            doing_in_words(report),
             episodes,
-            f"{status.successes / status.scored:.0%}" if status.scored else "-",
+            f"{status.job_successes / status.job_scored:.0%}" if status.current_job and status.job_scored else "-",
             str(status.errors),
             f"{status.steps_per_s:,.0f}" if report.alive and status.makes_steps else "-",
         )
@@ -481,6 +526,23 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
     below = Text(", ".join([*counts, *preparing]), no_wrap=True, overflow="ellipsis")
     # The bar comes first, because a terminal that is too small cuts off the end.
     return Group(bar, below, table)
+
+
+def doing_in_words(report: RankReport) -> str:
+    """Return the current job of a rank with the part of its start-up and long work, or the end of the rank."""
+    status = report.status
+    if status is None:
+        return "has not started yet" if report.fate is RankFate.WORKING else "has died"
+    if report.fate is not RankFate.WORKING:
+        return str(report.fate) if status.current_job is None else f"{report.fate} in {status.current_job}"
+    long_work = status.long_work if report.alive else None
+    doing = status.current_job or (status.long_work_job if long_work else None) or str(status.state)
+    if status.preparing is not None and status.current_job is not None:
+        doing = f"{status.current_job}: {status.preparing}"
+    if long_work is not None:
+        beside = f", {status.long_work_job}" if status.makes_steps else ""
+        doing = f"{doing}{beside}: {_long_work(long_work, [status])}"
+    return doing
 
 
 def progress_line(reports: Sequence[RankReport], *, elapsed_s: float) -> str:
@@ -526,6 +588,13 @@ def time_left_s(reports: Sequence[RankReport], elapsed_s: float) -> float | None
     return max(left_s, default=None)
 
 
+def clock_text(duration_s: float) -> str:
+    """Return a duration [s] as minutes and seconds, ``14:03``, with hours if there are any."""
+    minutes, seconds = divmod(round(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
 def _texts(reports: Sequence[RankReport], elapsed_s: float) -> tuple[str, list[str], list[str], list[str]]:
     """Return the fraction done, the counts, the times, and the preparation of a rank that makes no steps yet."""
     # As long as a rank has a job, the fraction is below 100 %, even if all episodes are done.
@@ -536,15 +605,21 @@ def _texts(reports: Sequence[RankReport], elapsed_s: float) -> tuple[str, list[s
     times = []
     for duration_s, word in ((elapsed_s, "gone"), (time_left_s(reports, elapsed_s), "left")):
         if duration_s is not None:
-            minutes, seconds = divmod(round(duration_s), 60)
-            hours, minutes = divmod(minutes, 60)
-            clock = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-            times.append(f"{clock} {word}")
+            times.append(f"{clock_text(duration_s)} {word}")
 
     statuses = [report.status for report in reports if report.status is not None]
     jobs_total = sum(status.jobs_total for status in statuses)
-    scored = sum(status.scored for status in statuses)
-    success = f"{sum(status.successes for status in statuses) / scored:.0%}" if scored else "-"
+    # The success of each job under way; a mean over jobs would say nothing.
+    of_jobs: defaultdict[str, list[RankStatus]] = defaultdict(list)
+    for status in working:
+        if status.current_job and status.job_scored:
+            of_jobs[status.current_job].append(status)
+    rates = [
+        f"of {plain_text(shortened(job, _MAX_NAME))} {sum(each.job_successes for each in own) / scored:.0%}"
+        for job, own in of_jobs.items()
+        for scored in [sum(each.job_scored for each in own)]
+    ]
+    more = [f"and {len(rates) - _MAX_RATES} more"] if len(rates) > _MAX_RATES else []
 
     # The rate of steps, unless all ranks are busy otherwise, and the other long work of ranks.
     alive = [report.status for report in reports if report.status is not None and report.alive]
@@ -560,7 +635,7 @@ def _texts(reports: Sequence[RankReport], elapsed_s: float) -> tuple[str, list[s
         # If ranks share jobs, jobs_total is 0: each rank has a part of one, and their sum has no meaning.
         *([f"jobs {sum(status.jobs_done for status in statuses)}/{jobs_total}"] if jobs_total else []),
         f"episodes {sum(status.episodes_done for status in statuses)}",
-        f"success {success}",
+        *([f"success {', '.join([*rates[:_MAX_RATES], *more])}"] if rates else []),
         *doings,
     ]
     return share, counts, times, preparing

@@ -2,21 +2,22 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import tyro
 from pydantic import Field
 
 from isaaclab_arena.config.arena import ALIASES, REFUSED, FlagsWithoutEffect, is_no_solver_here, is_override
+from isaaclab_arena.config.command_line import read_some, unknown_options
 from isaaclab_arena.config.loading import tracker_problems
 from isaaclab_arena.config.options import Amount, Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import EnvSlots, JobDefaults
 from isaaclab_arena.distributed.context import claimed_rank, is_a_rank
 from isaaclab_arena.distributed.devices import check_policy_device, joined_gpu_ids
 from isaaclab_arena.distributed.launch import LaunchOptions, with_empty_resume
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option, problems_into, refuse
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, problems_into, refuse
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording import MAX_FPS, VideoOptions
 from isaaclab_arena.registry import check_optional_library
@@ -67,7 +68,9 @@ _ASSIGNMENT_HELP = (
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """Options for the jobs of a run that do not set them, and for their policies."""
+    """What to run, besides the jobs' own settings."""
+
+    heading: ClassVar[str] = "job"
 
     policy_device: str | None = None
     """Device of policies with an option of that name."""
@@ -85,11 +88,17 @@ class JobOptions:
     """Seed of the initial conditions of jobs without their own, if it differs from the seed."""
     enable_cameras: bool = False
     """Show policies the cameras' pictures, in every job without its own setting."""
+    list_variations: bool = False
+    """Show the possible variations of each job's environment, and exit."""
+    no_import: bool = False
+    """Refuse jobs that would import unregistered code: dotted class paths, interpreters, module:id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions:
-    """The directory of a run, and how the run goes on there."""
+    """Where the results are written, and which run is resumed."""
+
+    heading: ClassVar[str] = "output"
 
     output_base_dir: str = "outputs"
     """Parent of the run's dated directory."""
@@ -101,11 +110,15 @@ class PlaceOptions:
     """With --resume, run this job's episodes anew if it evaluates other content now; may be given several times."""
     retry_errors: bool = False
     """With --resume, run episodes with an error again; the table counts them."""
+    save_conditions: str | None = None
+    """File for the start of every episode; a job's 'conditions: FILE' runs the same episodes again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultOptions:
-    """Options that affect recordings or results, beside the jobs. The plan keeps them, and a resume must agree."""
+    """What is recorded, and how exactly results repeat. A resumed run must have the same options."""
+
+    heading: ClassVar[str] = "recording"
 
     limit: Count | None = None
     """Run at most this many episodes of each job, to try a job file; the table notes it."""
@@ -138,7 +151,9 @@ class ResultOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DisplayOptions:
-    """Output of a run besides its results, which no result depends on."""
+    """Films, the page and trackers. No result depends on them."""
+
+    heading: ClassVar[str] = "film and report"
 
     record_camera_video: bool = False
     """Film every episode through the robot's cameras: <job>/videos/robot-cam-*.mp4, and a contact sheet."""
@@ -151,10 +166,6 @@ class DisplayOptions:
     """Frames per second of robot time and of the video, which plays in real time; at most one per step."""
     no_report: bool = False
     """Write no report.html, the page with the figures and films of the run."""
-    list_variations: bool = False
-    """Show the possible variations of each job's environment, and exit."""
-    save_conditions: str | None = None
-    """File for the start of every episode; a job's 'conditions: FILE' runs the same episodes again."""
     tracking: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Log results during the run to wandb, tensorboard or mlflow, besides the trackers of the job file; may be given
     several times. Each needs the extra of its name."""
@@ -174,20 +185,30 @@ class DisplayOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaceOptions:
-    """Devices and ranks of a run, its pace, and its end after errors."""
+class RankOptions(LaunchOptions):
+    """How many ranks, on which devices, and how they share the jobs."""
+
+    heading: ClassVar[str] = "rank"
 
     device: str | None = None
     """Device of the simulation: cpu, cuda or cuda:<index>. By default a GPU if there is one, each rank its own."""
     num_threads: Threads | None = None
     """Physics threads of this rank. By default its share of the cores."""
     assignment: Annotated[str, tyro.conf.arg(help=_ASSIGNMENT_HELP)] = AUTO
-    split_jobs: bool = False
-    """The same as --assignment split; dynamic shares jobs anyway."""
     lease_s: Annotated[float, Field(ge=1)] = 30.0
     """With dynamic assignment, silence of a rank after which another one takes over its work [s]."""
     eager_pictures: bool = False
     """Draw every picture in every step, also without a reader: the same results, slower."""
+    process_group: Literal["auto", "nccl", "gloo"] = "auto"
+    """Backend between ranks: auto (NCCL if each rank has its own GPU and it works, else gloo), nccl or gloo."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppingOptions:
+    """When a job or the run ends early."""
+
+    heading: ClassVar[str] = "stopping"
+
     step_timeout_s: Amount = 1800.0
     """Time without a finished control step after which a hanging rank is ended [s]; 0 for no limit."""
     build_timeout_s: Amount = 3600.0
@@ -196,12 +217,43 @@ class PaceOptions:
     """Consecutive episodes of a job with the same error after which the job fails; 0 for no limit."""
     fail_fast: bool = False
     """Stop at the first failed job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompatibilityOptions:
+    """For command lines of Isaac Lab Arena."""
+
+    heading: ClassVar[str] = "compatibility"
+
+    split_jobs: bool = False
+    """The same as --assignment split; dynamic shares jobs anyway."""
     continue_on_error: bool = False
     """Go on after a failed job, which is the default; excludes --fail_fast."""
-    no_import: bool = False
-    """Refuse jobs that would import unregistered code: dotted class paths, interpreters, module:id."""
-    process_group: Literal["auto", "nccl", "gloo"] = "auto"
-    """Backend between ranks: auto (NCCL if each rank has its own GPU and it works, else gloo), nccl or gloo."""
+
+
+_IGNORED = ", ".join(f"--{field.name}" for field in fields(FlagsWithoutEffect))
+CompatibilityOptions.__doc__ = f"For command lines of Isaac Lab Arena. Accepted and ignored: {_IGNORED}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class IgnoredOptions(FlagsWithoutEffect):
+    """The options that the help only names."""
+
+    heading: ClassVar[str] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(
+    JobOptions,
+    PlaceOptions,
+    RankOptions,
+    ResultOptions,
+    DisplayOptions,
+    StoppingOptions,
+    CompatibilityOptions,
+    IgnoredOptions,
+):
+    """Options of any run. The heading of an option's class is its group in the help, in this order."""
 
     @property
     def mode(self) -> Assignment:
@@ -211,13 +263,6 @@ class PaceOptions:
             near = did_you_mean(self.assignment, [*ASSIGNMENTS, AUTO])
             raise ConfigError(f"there is no '{self.assignment}'{near}", key="--assignment")
         return SPLIT if self.split_jobs and mode.deals_whole_jobs else mode
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions(
-    PaceOptions, DisplayOptions, ResultOptions, PlaceOptions, JobOptions, FlagsWithoutEffect, LaunchOptions
-):
-    """Options of any run. The class of an option says what depends on it."""
 
     def job_defaults(self) -> JobDefaults:
         """Return the defaults of the command line for jobs that do not say them."""
@@ -282,8 +327,10 @@ class RunOptions(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterOptions(RunOptions):
-    """Options of a run whose ranks may be on the nodes of a cluster."""
+class NodeOptions:
+    """Ranks on the nodes of a Ray cluster."""
+
+    heading: ClassVar[str] = RankOptions.heading
 
     cluster: Literal["ray"] | None = None
     """Run the ranks as actors of a Ray cluster, whose nodes need no shared disk; needs the extra ray."""
@@ -301,11 +348,15 @@ class ClusterOptions(RunOptions):
     """With --cluster, directory on each node for files on their way to the run's directory. By default the run's
     directory if the node sees it, else a temporary one."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions(RunOptions, NodeOptions):
+    """Options of a run whose ranks may be on the nodes of a cluster."""
+
     def check_cluster(self) -> None:
         """Raise `ConfigError` with every contradiction of the cluster options."""
         asks, device = self.cluster is not None, self.device or "cpu"
-        own = [each for each in fields(ClusterOptions) if each.name in ClusterOptions.__annotations__]
-        given = [each.name for each in own[1:] if getattr(self, each.name) != each.default]
+        given = [each.name for each in fields(NodeOptions)[1:] if getattr(self, each.name) != each.default]
         starts_here = "starts ranks on this node; leave it out with --cluster"
         once = "starts the ranks itself; start this program once, without torchrun, srun or mpirun"
         claims = "ranks of a cluster claim work as they go: leave it out, or say dynamic"
@@ -343,16 +394,7 @@ def read_command_line(
             raise ConfigError(f"is the same option as --{spellings[name]}; give one of them", key=f"--{given}")
         translated.append(f"--{name}{equals}{value}" if name != given else argument)
 
-    options, unknown = tyro.cli(
-        options_class,
-        prog=program,
-        args=translated,
-        return_unknown_args=True,
-        config=(tyro.conf.FlagCreatePairsOff,),
-        use_underscores=True,
-        console_outputs=claimed_rank() == 0,
-    )
-    return options, unknown
+    return read_some(options_class, translated, program=program, on_console=claimed_rank() == 0)
 
 
 def is_run(argument: str) -> bool:
@@ -364,15 +406,14 @@ def is_run(argument: str) -> bool:
 
 def refuse_unknown(unknown: Sequence[str], options: Any) -> None:
     """Refuse the arguments that `read_command_line` left over: a problem for each, with the nearest known option."""
-    known = [field.name for field in fields(options)]
-    problems = []
-    for argument in unknown:
-        if argument.startswith("-"):
-            name = argument.partition("=")[0].lstrip("-").replace("-", "_")
-            message = REFUSED.get(name) or f"unknown option{nearest_option(name, known)}"
-            problems.append(Problem(message, key=f"--{name}"))
+    wrong = unknown_options(unknown, [field.name for field in fields(options)])
+    reasons = ((each, REFUSED.get((each.key or "").removeprefix("--"))) for each in wrong)
+    problems = [each if reason is None else replace(each, message=reason) for each, reason in reasons]
     if not problems and unknown:
         named_no_run = getattr(options, "resume", None) == ""
-        what = f"there is no run in '{unknown[0]}'" if named_no_run else f"unexpected argument '{unknown[0]}'"
+        # ``limit=2`` is how other programs write an option.
+        is_option = unknown[0].partition("=")[0].replace("-", "_") in {field.name for field in fields(options)}
+        hint = f"; did you mean '--{unknown[0]}'?" if is_option else ""
+        what = f"there is no run in '{unknown[0]}'" if named_no_run else f"unexpected argument '{unknown[0]}'{hint}"
         problems.append(Problem(what, key="--resume" if named_no_run else None))
     refuse(problems)

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from isaaclab_arena.garbage import collect_later
 from isaaclab_arena.paths import typed_words
@@ -20,14 +20,13 @@ if __name__ == "__main__":
     collect_later()
 
 from isaaclab_arena.config.arena import REFUSED
-from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.config.loading import options_in_file, read_jobs
 from isaaclab_arena.config.options import option_names, parse_tokens
 from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option, problems_at, refuse, shortened
 from isaaclab_arena.evaluation import planning, process, run
-from isaaclab_arena.evaluation.options import RunOptions, read_command_line
+from isaaclab_arena.evaluation.options import JobOptions, RunOptions, read_command_line
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_options import declared_options
 from isaaclab_arena.nested import without_none
@@ -37,19 +36,27 @@ PROGRAM = "isaaclab_arena.evaluation.policy_runner"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyOptions(RunOptions):
-    """Evaluate one policy in one environment: OPTIONS ENVIRONMENT [options of environment and policy]."""
+class PolicyJobOptions:
+    """What to run, besides the environment's name."""
+
+    heading: ClassVar[str] = JobOptions.heading
 
     policy_type: str
     """Registered name or dotted class path of the policy."""
     policy_config: str | None = None
-    """File, JSON or YAML, with options of the policy; options of the command line override it."""
+    """File, JSON or YAML, with options of the policy; options of the command line override it. For policies without an
+    option of that name also --policy_config_yaml_path."""
     language_instruction: str | None = None
     """The instruction of the policy, instead of the task's own words."""
     conditions: str | None = None
     """File of saved conditions for the start of the episodes."""
     name: str | None = None
     """Name of the job; by default the environment's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions(PolicyJobOptions, RunOptions):
+    """Evaluate one policy in one environment: OPTIONS ENVIRONMENT [options of environment and policy]."""
 
 
 def main(
@@ -159,14 +166,20 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
         last = next((name for name, value in given.items() if isinstance(value, list)), None)
         if not positionals and last is not None:
             found += f"; --{last} took {' '.join(map(str, given[last]))} for its values"
+        found += "; isaaclab-arena list environments shows them"
         raise ConfigError(f"one environment is needed; {found}", key="ENVIRONMENT")
     if "environment" in given:
         raise ConfigError(f"names the environment twice: '{positionals[0]}' is another", key="--environment")
 
-    # The options in the policy's file come first, so that the command line overrides them.
-    of_file: Any = {} if options.policy_config is None else read_document(options.policy_config)
-    if not isinstance(of_file, dict):
-        raise ConfigError("holds no mapping of the policy's options", file=options.policy_config, key="--policy_config")
+    # The options in the policy's file come first, so that the command line overrides them. Isaac Lab Arena's name of
+    # that option is an option of some policies.
+    file, arenas = options.policy_config, "policy_config_yaml_path"
+    if arenas in given and arenas not in policy_names:
+        if file is not None:
+            raise ConfigError("is the same option as --policy_config; give one of them", key=f"--{arenas}")
+        file = str(given.pop(arenas))
+    with problems_at(key="--policy_config"):
+        of_file = {} if file is None else options_in_file(file)
     policy_config = {name: value for name, value in given.items() if name in policy_names}
     environment_args = {name: value for name, value in given.items() if name not in policy_names}
     block: dict[str, Any] = {

@@ -118,7 +118,7 @@ def run(request: planning.RunRequest, host: RunHost) -> RunOutcome:
 
         jobs = planning.settled_jobs(request.jobs, attempt, options.fixed_policy_batch())
         request = replace(request, jobs=jobs)
-        last_line = how_to_go_on(request, directory)
+        last_line = how_to_go_on(request, directory, context)
         name = "driver" if is_elsewhere else f"rank{context.rank}"
         stack.enter_context(logs.log_file(directory / "logs" / f"{name}.log", context.rank))
 
@@ -430,7 +430,7 @@ def consolidate_what_ranks_left(
         ledger.write_failed_report(directory, name, loss, attempt, rank)
 
 
-def how_to_go_on(request: planning.RunRequest, output_directory: Path) -> str:
+def how_to_go_on(request: planning.RunRequest, output_directory: Path, context: processes.DistributedContext) -> str:
     """Return one line for the user: the command that resumes the run, or the option to add to the last command."""
     # Must run before a policy can change the working directory, in which the command was typed.
     is_below = output_directory.is_relative_to(Path.cwd())
@@ -439,8 +439,9 @@ def how_to_go_on(request: planning.RunRequest, output_directory: Path) -> str:
     directory = shlex.quote(f"./{directory}" if directory.startswith("-") else directory)
     if not request.command_line:
         return f"go on with --resume {directory}"
-    # Only torchrun or a scheduler knows how it started the ranks.
-    if processes.is_a_rank() and not launch.has_started_this_rank():
+    # Only a scheduler, or torchrun on several nodes, knows how it started the ranks.
+    is_here = context.launched_by_torchrun and context.local_world_size == context.world_size
+    if processes.is_a_rank() and not launch.has_started_this_rank() and not is_here:
         return f"go on with the same command and --resume {directory}"
     # The plan holds the run's options, but not those of one resume.
     more = " --retry_errors" if request.options.retry_errors else ""

@@ -30,9 +30,10 @@ MAX_JOBS_SHOWN = 200
 """More lines than a person reads; their layout would take longer than all the other tables."""
 
 _NAMES, _LAST = ("name", "environment", "policy"), ("errors", "missing", "env_steps_per_s", "rank", "status")
+_DIFFERING = ("object", "embodiment", "checkpoint")  # shown beside the names of jobs of one environment that differ
 _ALWAYS_SHOWN = {"name", "episodes", "success_rate", "errors", "missing", "status"}
 _LEFT_OUT = ("rank", "env_steps_per_s", "queries_per_s", "measured_latency_p50_ms", "stale_action_share",
-             "mean_return", "environment", "mean_length", PREFIX, "policy")  # fmt: skip
+             "mean_return", "environment", "mean_length", *_DIFFERING, PREFIX, "policy")  # fmt: skip
 _STATUS_STYLES = {
     JobResultStatus.COMPLETED: "green",
     JobResultStatus.FAILED: "bold red",
@@ -44,22 +45,28 @@ _STATUS_STYLES = {
 
 def console_table(merged: Tables, width: int = 160) -> Table:
     """Return one line per job, up to `MAX_JOBS_SHOWN`: the task, success with its 95 % interval, and errors."""
-    # Names come first, then swept keys, if their values differ and no other column shows them.
+    # Names come first, then the keys that differ: those that a job sweeps, and what it evaluates.
     rows = merged.rows[:MAX_JOBS_SHOWN]
     columns = [each for each in JOBS if Show.CONSOLE in each.show and each.name in merged.jobs]
     of_jobs = {each.name: (each.heading, [_cell(each, row) for row in rows]) for each in columns}
     shown = {name: of_jobs[name] for name in _NAMES}
-    swept = {job.name: job.config.swept for job in merged.plan.jobs}
-    keys = dict.fromkeys(key for own in swept.values() for key in own)
-    keys = [key for key in keys if key not in {"policy_type", "arena_env_args.environment"}]
-    leaves_of_keys = [key.rpartition(".")[2] for key in keys]
-    for key, leaf in zip(keys, leaves_of_keys, strict=True):
-        values = (swept[row["name"]].get(key, "-") for row in rows)
-        texts = (value if isinstance(value, str) else json.dumps(value) for value in values)
+    # A job that does not sweep a key has a value of its own there.
+    of_job = {job.name: {**job_settings(job), **job.config.swept} for job in merged.plan.jobs}
+    keys = dict.fromkeys(key for job in merged.plan.jobs for key in job.config.swept)
+    keys = {key: key.rpartition(".")[2] for key in keys if key not in {"policy_type", "arena_env_args.environment"}}
+    names = [*keys.values()]
+    keys |= {key: key for key in _DIFFERING if key not in names}
+    for key, leaf in keys.items():
+        values = (of_job[row["name"]].get(key, row[leaf] if leaf in _DIFFERING else None) for row in rows)
+        texts = (value if isinstance(value, str) else "-" if value is None else json.dumps(value) for value in values)
         cells = [plain(shortened(text, 60)) for text in texts]
-        if len(set(cells)) > 1:
-            heading = plain(leaf if leaves_of_keys.count(leaf) == 1 else key)
-            shown[PREFIX + key] = heading, [*map(Text, cells)]
+        # The environment already tells jobs of different ones apart.
+        groups = defaultdict[str | None, set[str]](set)
+        for row, cell in zip(rows, cells, strict=True):
+            groups[row["environment"] if key in _DIFFERING else None].add(cell)
+        if any(len(group) > 1 for group in groups.values()):
+            heading = plain(leaf if names.count(leaf) < 2 else key)
+            shown[key if key in _DIFFERING else PREFIX + key] = heading, [*map(Text, cells)]
     shown |= {name: cells for name, cells in of_jobs.items() if name not in (*_NAMES, *_LAST)}
     shown |= {name: of_jobs[name] for name in _LAST}
 

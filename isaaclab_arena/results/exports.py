@@ -15,7 +15,7 @@ from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_me
 from isaaclab_arena.interfaces.episode import Outcome, split_evenly
 from isaaclab_arena.registry import optional_library
 from isaaclab_arena.results.merge import read, records
-from isaaclab_arena.results.rows import repeats_in_words, short_policy_name
+from isaaclab_arena.results.rows import repeats_in_words
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import json_line, json_text, storage_errors, temporary_path, write_text
 from isaaclab_arena.storage.commits import CommitLine, read_commits
@@ -38,7 +38,7 @@ def export_arena(run: Path, output: Path) -> list[str]:
     jobs = [job for job in merged.plan.jobs if status[job.name] is not JobResultStatus.SKIPPED]
     if not jobs:
         raise ConfigError(f"{run} has no job that was to run")
-    policies = {job.name: short_policy_name(job.config.policy_type) for job in jobs}
+    policies = {job.name: job.config.policy_type.replace(":", ".").rpartition(".")[2] for job in jobs}
     result: dict[str, Any] = {}
     for job in jobs:
         directory, completed = run / job.name, status[job.name] is JobResultStatus.COMPLETED

@@ -307,8 +307,11 @@ def metric_in_words(row: Mapping[str, Any]) -> str:
 
 
 def short_policy_name(policy_type: str) -> str:
-    """Return a policy's name without its module: ``MyPolicy`` for ``my.package:MyPolicy``."""
-    return policy_type.replace(":", ".").rpartition(".")[2]
+    """Return a policy's name for people: ``MyPolicy`` of ``my.package:MyPolicy``, ``act (mine.py)`` of ``mine:act``."""
+    module, _, name = policy_type.replace(":", ".").rpartition(".")
+    file = module.rpartition(".")[2]
+    # Functions, whose names begin with a small letter, are often called alike.
+    return f"{name} ({file}.py)" if file.isidentifier() and file != "__main__" and not name[:1].isupper() else name
 
 
 def simulation_in_words(row: Mapping[str, Any]) -> str:

@@ -173,9 +173,13 @@ def nothing_but_errors(lines: Iterable[CommitLine]) -> str | None:
     return f"{every} ended in an error{most}: {first.error or first.termination}"
 
 
-def _kind(line: CommitLine) -> str:
+def kind_of_error(text: str) -> str:
     """Return an error without its numbers: times, addresses and indices differ for the same cause."""
-    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", line.error or line.termination)
+    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", text)
+
+
+def _kind(line: CommitLine) -> str:
+    return kind_of_error(line.error or line.termination)
 
 
 # Answer the questions of a run from its finished episodes, by index: pure functions.

@@ -17,7 +17,7 @@ from typing import Any, Self
 from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus, Question, name_problem
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.episode import EpisodeRanges, Metric
-from isaaclab_arena.paths import make_dated_directory, now
+from isaaclab_arena.paths import beside, make_dated_directory, now
 from isaaclab_arena.storage import atomic, layout
 from isaaclab_arena.storage.contents import Contents, Node, Provenance, provenance_of
 
@@ -221,7 +221,8 @@ def read_run_plan(output_directory: Path) -> RunPlan:
     if not path.is_file():
         is_lost = (output_directory / layout.PLAN_COPY_FILE).is_file()
         what = "it is lost; isaaclab-arena recover brings it back" if is_lost else "it is not the output of a run"
-        raise ConfigError(Problem(f"holds no {layout.RUN_PLAN_FILE}: {what}", file=str(output_directory)))
+        message = f"holds no {layout.RUN_PLAN_FILE}: {what}{'' if is_lost else near_run(output_directory)}"
+        raise ConfigError(Problem(message, file=str(output_directory)))
     try:
         return _read_plan(path)
     except ConfigError as error:
@@ -232,6 +233,16 @@ def read_run_plan(output_directory: Path) -> RunPlan:
             raise error from None
         mend = Problem("isaaclab-arena recover brings it back from its copy", file=str(path))
         raise ConfigError([*error.problems, mend]) from error
+
+
+def near_run(directory: Path) -> str:
+    """Return ``"; did you mean 'x'?"`` for the newest run in a directory, or one beside it; empty if there is none."""
+    if not directory.exists():
+        return beside(directory)
+    # The parent of dated directories is easily taken for a run.
+    plans = [path for path in directory.glob(f"*/{layout.RUN_PLAN_FILE}") if path.is_file()]
+    newest = max(plans, key=lambda path: (path.stat().st_mtime, path.parent.name), default=None)
+    return "" if newest is None else f"; did you mean '{newest.parent}'?"
 
 
 def _read_plan(path: Path) -> RunPlan:

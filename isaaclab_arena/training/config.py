@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import tyro
-
 from isaaclab_arena.checkpoints import checkpoint_file, numbered_checkpoints
+from isaaclab_arena.config.command_line import read_some
 from isaaclab_arena.config.documents import read_document, read_value
 from isaaclab_arena.config.options import Count, NotNegative, Positive, read_options, wrong_numbers
 from isaaclab_arena.distributed import context, devices, launch
@@ -530,20 +529,13 @@ def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[Train
     """Return the options, the task (None if not named) and the override words; ConfigError, or SystemExit by tyro."""
     # Options of mjlab's and Isaac Lab's trainers are translated first. SystemExit is 2 for a malformed option, and 0
     # after ``--help``.
-    options, rest = tyro.cli(
-        TrainOptions,
-        prog=program,
-        # A task's name may follow ``--resume``.
-        args=devices.joined_gpu_ids(
-            launch.with_empty_resume(
-                own_command_line(arguments),
-                is_run=lambda word: not word.startswith("-") and (os.sep in word or Path(word).is_dir()),
-            )
-        ),
-        return_unknown_args=True,
-        config=(tyro.conf.FlagCreatePairsOff,),
-        use_underscores=True,
-        console_outputs=context.claimed_rank() == 0,
+    # A task's name may follow ``--resume``.
+    words = launch.with_empty_resume(
+        own_command_line(arguments),
+        is_run=lambda word: not word.startswith("-") and (os.sep in word or Path(word).is_dir()),
+    )
+    options, rest = read_some(
+        TrainOptions, devices.joined_gpu_ids(words), program=program, on_console=context.claimed_rank() == 0
     )
     # The words after an unknown option may be its values, so they are not reported.
     problems = []

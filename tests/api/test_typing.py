@@ -52,7 +52,7 @@ def options_of_command(name: str) -> set[str]:
     return {
         word
         for option in options_of(help_of(name))
-        if not option.says.startswith("Accepted for Isaac Lab Arena's command lines")
+        if "Accepted and ignored" not in option.says
         for word in re.findall(r"--(\w+)", option.name)
     }
 

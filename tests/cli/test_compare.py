@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pandas as pd
@@ -71,6 +72,24 @@ def test_jobs_of_one_run_are_compared_with_a_baseline(tmp_path, capsys):
     run = write_run(tmp_path / "run", {"old": "f" * 8, "new": "s" * 8})
     assert main(["compare", str(run), "--baseline", "old"]) == 0
     assert "new / old" in capsys.readouterr().out
+
+
+def test_a_run_that_is_named_alone_shows_its_jobs_and_the_lines_to_type(tmp_path, capsys):
+    run = write_run(tmp_path / "one run", {"old": "f" * 8, "new": "s" * 8})
+    assert main(["compare", str(run)]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["old", "new"]
+    assert "100.0 [67.6, 100.0]" in lines[3]
+    ways_out = [line for line in lines if line.strip().startswith(("its jobs", "with another"))]
+    assert [line.partition(": ")[2] for line in ways_out] == [
+        f"isaaclab-arena compare '{run}' --baseline old",
+        f"isaaclab-arena compare '{run}' CANDIDATE",
+    ]
+    # The first line works as it stands.
+    words = shlex.split(ways_out[0].partition(": isaaclab-arena ")[2])
+    assert main(words) == 0
+    assert main(["compare"]) == 2
+    assert "isaaclab-arena compare BASELINE CANDIDATE" in capsys.readouterr().err
 
 
 def test_a_program_reads_json(tmp_path, capsys):

@@ -133,9 +133,8 @@ def test_a_training_of_another_package_gets_as_many_ranks_as_it_had_from_torchru
 
 
 def test_it_needs_a_directory_first(capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["resume", "--retry_errors", "out"])
-    assert left.value.code == 2
+    assert main(["resume", "--retry_errors", "out"]) == 2
+    assert "DIRECTORY: comes first: isaaclab-arena resume DIRECTORY --retry_errors" in capsys.readouterr().err
 
 
 # ``isaaclab-arena validate`` counts the episodes that would be run.

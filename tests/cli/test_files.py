@@ -1,5 +1,6 @@
 """The commands that write files from runs."""
 
+import base64
 import importlib.util
 import json
 import shutil
@@ -198,6 +199,9 @@ def test_films_made_afterwards_are_the_films_of_the_run(film_run, bare, capsys):
     assert main(arguments) == 0
     told = capsys.readouterr().out
     assert "4 of 4 episodes filmed" in told
+    assert told.splitlines()[-1] == f"report written anew, with the films: {bare / 'report.html'}"
+    [film, *_] = bare.glob("script/videos/*.mp4")
+    assert base64.b64encode(film.read_bytes()).decode() in (bare / "report.html").read_text()
     assert told.index("script demo_0: ") < told.index("rest demo_0: "), "the order of the plan"
     assert films_below(bare) == films_below(film_run)
     videos = [name for name in films_below(film_run) if name.endswith(".mp4")]
@@ -213,7 +217,9 @@ def test_only_what_was_asked_for_is_filmed_and_elsewhere_where_that_was_asked_fo
     before = films_below(bare)
     arguments = ["film", str(bare), "--episodes", "failures", "--job", "rest", "--output_dir", str(tmp_path / "films")]
     assert main([*arguments, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["episodes"]
+    said = json.loads(capsys.readouterr().out)
+    assert said["report"] is None, "films elsewhere are not on the run's page"
+    told = said["episodes"]
     assert {(each["job"], each["episode_index"]) for each in told} == {("rest", 0), ("rest", 1)}
     assert films_below(bare) == before == set()
     films = {name for name in files_below(tmp_path / "films") if name.endswith(".mp4")}

@@ -28,12 +28,28 @@ from tests.fakes import CoinBuilder, ShrugPolicy
 def test_an_entry_that_cannot_be_loaded_does_not_hide_the_others():
     registry = Registry("policy", {"broken": "no_such_module:SceneObject"}, "isaaclab_arena.no_such_group")
     registry.register("shrug", ShrugPolicy)
-    broken, shrug, *options = catalog_text(registry).splitlines()
+    broken, shrug = catalog_text(registry).splitlines()
     assert broken.startswith("broken  policy 'broken' cannot be loaded: ModuleNotFoundError: No module named")
-    assert (
-        shrug == "shrug   Does nothing, and remembers how it was called. ``raise_at`` and ``action`` make it misbehave."
-    )
+    assert shrug == "shrug   Does nothing, and remembers how it was called. raise_at and action make it misbehave."
+    _, *options = catalog_text(registry, ["shrug"]).splitlines()
     assert [option.strip() for option in options] == ["raise_at = -1", "action = zeros"]
+
+
+@pytest.mark.parametrize("what", ["environments", "tasks", "policies", "embodiments", "objects", "suites"])
+def test_a_catalog_has_one_line_for_each_name_and_says_how_to_see_more(what, capsys):
+    assert completion_main(["list", what, "--json"]) == 0
+    names = [each["name"] for each in json.loads(capsys.readouterr().out)]
+    assert completion_main(["list", what]) == 0
+    *lines, empty, hint = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if ":..." not in line] == names
+    assert (empty, hint) == ("", f"isaaclab-arena list {what} NAME shows one of them in full")
+
+
+def test_a_task_of_train_is_shown_with_its_settings(capsys):
+    assert completion_main(["list", "tasks", "reach"]) == 0
+    first, *settings = capsys.readouterr().out.splitlines()
+    assert first == "reach  Bring the tool centre point to a marker, by steps of the end effector."
+    assert "agent.max_iterations = 250" in map(str.strip, settings)
 
 
 @dataclass
@@ -51,7 +67,8 @@ class UnreadablePolicy(ShrugPolicy):
 def test_options_are_listed_although_a_type_among_them_is_not_there():
     registry = Registry("policy", {}, "isaaclab_arena.no_such_group")
     registry.register("unreadable", UnreadablePolicy)
-    assert [line.strip() for line in catalog_text(registry).splitlines()[1:]] == ["model = None", "gain = 2.0"]
+    _, *options = catalog_text(registry, ["unreadable"]).splitlines()
+    assert [option.strip() for option in options] == ["model = None", "gain = 2.0"]
 
 
 def test_an_environment_is_summed_up_by_its_module():

@@ -64,12 +64,19 @@ def test_every_command_has_help_that_calls_it_as_it_was_typed(command, capsys):
     assert f"usage: isaaclab-arena {command} " in capsys.readouterr().out
 
 
-def test_list_environments_shows_summaries_and_options_with_defaults(capsys):
+def test_list_shows_summaries_and_of_one_environment_the_options_with_defaults(capsys):
     assert main(["list", "environments"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^lift_object +Pick an object up", out, re.MULTILINE)
-    assert re.search(r"\bobject = cube;", out, re.MULTILINE)
     assert "cannot be loaded" not in out
+    assert main(["list", "environments", "lift_object"]) == 0
+    assert re.search(r"\bobject = cube;", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("word", ["--version", "version"])
+def test_the_version_is_shown(word, capsys):
+    assert main([word]) == 0
+    assert re.fullmatch(r"isaaclab-arena \d+\.\d+\S*\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,60 @@ def test_a_job_gets_arenas_defaults(load):
     )
 
 
+@pytest.fixture
+def policy_file(tmp_path) -> Path:
+    (tmp_path / "policy.yaml").write_text("speed: 0.5\ncheckpoint_path: ~/a.pt\n")
+    return tmp_path / "jobs.yaml"
+
+
+def options_in(file: Path, document: dict[str, Any]) -> list[Any]:
+    file.write_text(yaml.safe_dump(document))
+    return [job.policy_config_dict for job in load_jobs_file(file).jobs]
+
+
+def test_a_policys_options_may_be_in_a_file_beside_the_job_file_or_in_the_working_directory(
+    policy_file, tmp_path, monkeypatch
+):
+    read = {"speed": 0.5, "checkpoint_path": str(Path("~/a.pt").expanduser())}
+    job = {**JOB, "policy_config_dict": "policy.yaml"}
+    assert options_in(policy_file, {"jobs": [job]}) == [read]
+    assert options_in(policy_file, {"jobs": [{**JOB, "policy_args": "policy.yaml"}]}) == [read]
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (here / "other.yaml").write_text("speed: 2")
+    assert options_in(policy_file, {"jobs": [{**job, "policy_config_dict": "other.yaml"}]}) == [{"speed": 2}]
+    absolute = str(tmp_path / "policy.yaml")
+    assert options_in(here / "jobs.yaml", {"jobs": [{**job, "policy_config_dict": absolute}]}) == [read]
+
+
+def test_a_file_of_options_goes_over_defaults_and_into_sweeps_and_interpolations_as_what_it_holds(policy_file):
+    defaults = {"policy_config_dict": {"speed": 1.0, "gain": 3}}
+    job = {**JOB, "policy_config_dict": "policy.yaml"}
+    [merged] = options_in(policy_file, {"defaults": defaults, "jobs": [job]})
+    assert (merged["speed"], merged["gain"]) == (0.5, 3)
+    defaults = {"policy_config_dict": "policy.yaml"}
+    [merged] = options_in(policy_file, {"defaults": defaults, "jobs": [{**JOB, "policy_config_dict": {"speed": 9}}]})
+    assert (merged["speed"], "checkpoint_path" in merged) == (9, True)
+    (policy_file.parent / "other.yaml").write_text("speed: 2")
+    swept = {**JOB, "sweep": {"policy_config_dict": ["policy.yaml", "other.yaml"]}}
+    assert [each["speed"] for each in options_in(policy_file, {"jobs": [swept]})] == [0.5, 2]
+    named = {"variables": {"file": "other"}, "jobs": [{**JOB, "policy_config_dict": "${variables.file}.yaml"}]}
+    assert options_in(policy_file, named) == [{"speed": 2}]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(None, "no such file"), ("[1, 2]", "holds no mapping of the policy's options")]
+)
+def test_a_file_without_options_is_named_with_the_job(policy_file, text, message):
+    if text is not None:
+        (policy_file.parent / "wrong.yaml").write_text(text)
+    policy_file.write_text(yaml.safe_dump({"jobs": [{**JOB, "policy_config_dict": "wrong.yaml"}]}))
+    problems = load_jobs_file(policy_file).problems
+    assert [(each.job, each.key) for each in problems] == [("lift", "policy_config_dict")]
+    assert message in problems[0].message
+
+
 def test_every_key_of_arenas_job_files_is_understood(load):
     job = {
         "name": "lift",
@@ -341,7 +395,8 @@ def test_a_wrong_top_level_is_refused(problems_of, document, key, message):
         ({"arena_env_args": ["a", "--b", "1", "--b", "2"]}, "arena_env_args.b", "--b is given twice"),
         ({"policy_args": ["x"]}, "policy_config_dict", "'x' belongs to no option"),
         ({"policy_args": {}, "policy_config_dict": {}}, "policy_args", "old name of policy_config_dict"),
-        ({"policy_config_dict": "a"}, "policy_config_dict", '"a" is not a mapping'),
+        ({"policy_config_dict": "a"}, "policy_config_dict", '"a", a file of options: there is no such file'),
+        ({"policy_config_dict": 3}, "policy_config_dict", "3 is not a mapping"),
         (
             {"python": "a", "policy_config_dict": {"python": "b"}},
             "python",

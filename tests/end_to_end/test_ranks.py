@@ -116,7 +116,7 @@ def test_when_only_rank_0_is_told_to_stop_the_table_still_holds_what_the_others_
     # torchrun's report comes last, and with it what rank 0 said before the others had ended.
     _, report = (tmp_path / "log").read_text().split("Root Cause (first observed failure):")
     assert "still at work when this rank ended: rank 1, 2; what they finished is in the last table above" in report
-    assert f"go on with the same command and --resume {output}" in report
+    assert f"go on with: isaaclab-arena resume {output}" in report
     assert "episodes" not in report
 
 

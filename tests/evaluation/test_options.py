@@ -1,11 +1,15 @@
 import re
+from dataclasses import fields
 
 import pytest
 
+from documentation.command_line import groups_of, help_of
+from isaaclab_arena.config.arena import FlagsWithoutEffect
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import EvalOptions, read_options
 from isaaclab_arena.evaluation.options import ASSIGNMENTS, SPLIT, read_command_line, refuse_unknown
+from isaaclab_arena.evaluation.policy_runner import PolicyOptions
 from tests.end_to_end.launching import ROOT
 
 JOBS = ("--eval_jobs_config", "jobs.json")
@@ -111,6 +115,26 @@ def test_every_number_of_a_cluster_is_finite(option, text):
     with pytest.raises(ConfigError) as refused:
         read(f"--{option}={text}")[0].check()
     assert str(refused.value) == f"--{option}: {float(text)} is no finite number"
+
+
+@pytest.mark.parametrize(("command", "options"), [("run", EvalOptions), ("policy", PolicyOptions)])
+def test_the_help_is_in_groups_and_names_what_is_ignored_once_and_last(command, options):
+    *groups, last = [group for group in groups_of(help_of(command)) if group.says]
+    assert [group.title for group in groups] == [
+        f"{heading} options" for heading in ("job", "output", "rank", "recording", "film and report", "stopping")
+    ]
+    assert last.title == "compatibility options"
+    ignored = re.findall(r"--(\w+)", last.says)
+    assert ignored == [field.name for field in fields(FlagsWithoutEffect)]
+    shown = [option.name.split()[0].removeprefix("--") for group in (*groups, last) for option in group.options]
+    assert sorted([*shown, *ignored]) == sorted(field.name for field in fields(options))
+
+
+def test_ignored_options_are_read_wherever_they_stand_and_their_values_checked():
+    options, rest = read("--headless", "--seed", "3", "--chunk_size=4", "other")
+    assert (options.headless, options.chunk_size, options.seed, rest) == (True, 4, 3, ["other"])
+    with pytest.raises(ConfigError, match=r"--chunk_size: must be at least 1"):
+        read("--chunk_size", "0")[0].check()
 
 
 def test_a_job_file_needs_no_option_and_may_stand_anywhere():

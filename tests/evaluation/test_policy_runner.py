@@ -67,6 +67,12 @@ def test_options_of_the_policy_may_come_from_a_file_and_the_command_line_comes_b
     config = ("--policy_config", str(tmp_path / "policy.yaml"))
     assert job_of(*config, "reach").policy_config_dict == {"speed": 0.5}
     assert job_of(*config, "reach", "--speed", "0.25").policy_config_dict == {"speed": 0.25}
+    # Isaac Lab Arena's name of it, for a policy without an option of that name.
+    arenas = ("reach", "--policy_config_yaml_path", str(tmp_path / "policy.yaml"))
+    assert job_of(*arenas).policy_config_dict == {"speed": 0.5}
+    assert job_of(*arenas, "--speed", "0.25").policy_config_dict == {"speed": 0.25}
+    with pytest.raises(ConfigError, match="--policy_config_yaml_path: is the same option as --policy_config"):
+        job_of(*config, *arenas)
     (tmp_path / "policy.yaml").write_text("[1]")
     with pytest.raises(ConfigError, match="--policy_config: holds no mapping of the policy's options"):
         job_of(*config, "reach")

@@ -62,7 +62,7 @@ def test_steps_and_episodes_of_a_rollout_are_counted_exactly(tmp_path):
 def test_the_table_shows_every_rank_and_the_whole():
     reports = [
         report_of(0, jobs_done=1, jobs_total=3, episodes_done=50, episodes_total=100, current_job="lift[bold]_cube",
-                  successes=25, scored=40, errors=2, steps_per_s=12_345.6),
+                  job_successes=25, job_scored=40, successes=50, scored=50, errors=2, steps_per_s=12_345.6),
         report_of(1, fate=RankFate.DEAD, alive=False, jobs_total=2, episodes_total=50, current_job="drawer",
                   steps_per_s=99.0),
         RankReport(rank=2, fate=RankFate.WORKING, status=None, alive=True),
@@ -71,7 +71,31 @@ def test_the_table_shows_every_rank_and_the_whole():
     for expected in ("1/3", "lift[bold]_cube", "50/100", "62%", "12,346", "dead in drawer", "has not started yet"):
         assert expected in text
     assert "33%, 1:00 gone, 2:00 left" in text
-    assert "jobs 1/5, episodes 50, success 62%, 12,346 steps/s" in text
+    assert "jobs 1/5, episodes 50, success of lift[bold]_cube 62%, 12,346 steps/s" in text
+
+
+def test_each_job_under_way_has_its_own_success_over_all_ranks_that_run_it():
+    rates = (("lift", 1, 4), ("reach", 4, 4), ("lift", 2, 2), ("push", 0, 1), ("stack", 1, 2), ("drawer", 0, 0))
+    reports = [
+        report_of(rank, current_job=job, job_successes=successes, job_scored=scored)
+        for rank, (job, successes, scored) in enumerate(rates)
+    ]
+    assert "success of lift 50%, of reach 100%, of push 0%, and 1 more," in progress_line(reports, elapsed_s=1.0)
+    shares = [line.split()[-3] for line in rendered(reports, width=200).splitlines()[3:]]
+    assert shares == ["25%", "100%", "100%", "0%", "50%", "-"]
+
+
+def test_a_rank_that_comes_back_to_a_job_goes_on_counting_its_successes(tmp_path):
+    publisher = StatusPublisher(tmp_path, RankStatus(rank=0, run_id="run"))
+    (tmp_path / "logs").mkdir()
+    for job, seed in (("coins", 0), ("others", 5), ("coins", 9)):
+        publisher.start_job(job, num_episodes=4)
+        episodes = [Episode(job=job, episode_index=index, seed=seed) for index in range(4)]
+        rollout(CoinEnvironment(CoinConfig(), 2), ShrugPolicy(), episodes, [publisher])
+        publisher.leave_job()
+    status = publisher.status
+    assert (status.job_scored, status.scored) == (8, 12)
+    assert 0 < status.job_successes < status.successes
 
 
 def test_the_bar_has_room_on_a_terminal_of_80_columns():
@@ -168,17 +192,17 @@ SOME_CONSOLIDATE = [
     ("reports", "elapsed_s", "line"),
     [
         # An idle run says nothing about the time left.
-        ([report_of(0, jobs_total=2)], 5.0, "0%, jobs 0/2, episodes 0, success -, 0 steps/s, 0:05 gone"),
-        (LOST, 4000.0, "60%, jobs 3/5, episodes 0, success -, 0 steps/s, 1:06:40 gone, lost ranks: 1, 2"),
+        ([report_of(0, jobs_total=2)], 5.0, "0%, jobs 0/2, episodes 0, 0 steps/s, 0:05 gone"),
+        (LOST, 4000.0, "60%, jobs 3/5, episodes 0, 0 steps/s, 1:06:40 gone, lost ranks: 1, 2"),
         (
             [report_of(0, **WHOLE, long_work="consolidating", long_work_done=3_400, long_work_total=12_000)],
             60.0,
-            "99%, jobs 0/1, episodes 12000, success -, consolidating 3,400 of 12,000 episodes, 1:00 gone",
+            "99%, jobs 0/1, episodes 12000, consolidating 3,400 of 12,000 episodes, 1:00 gone",
         ),
         (
             SOME_CONSOLIDATE,
             1.0,
-            "0%, episodes 0, success -, 7 steps/s, consolidating 40 of 200 episodes, 0:01 gone, lost ranks: 3",
+            "0%, episodes 0, 7 steps/s, consolidating 40 of 200 episodes, 0:01 gone, lost ranks: 3",
         ),
     ],
 )
@@ -196,11 +220,11 @@ def test_the_line_says_how_far_a_run_is_what_its_ranks_do_and_which_are_lost(rep
         ),
         (
             {"current_job": "lift", "long_work_job": None},
-            "99%, episodes 9, success -, consolidating 3 of 5 episodes",
+            "99%, episodes 9, consolidating 3 of 5 episodes",
             "lift: consolidating 3 of .*",
         ),
         # Its last job still lacks its dataset, so not everything is done.
-        ({}, "99%, episodes 9, success -, consolidating 3 of 5 episodes", " lift: .* -"),
+        ({}, "99%, episodes 9, consolidating 3 of 5 episodes", " lift: .* -"),
     ],
 )
 def test_a_rank_that_consolidates_beside_its_next_job_tells_both(state, line, row):

@@ -280,25 +280,33 @@ def test_a_run_that_is_tracked_has_the_same_results_and_says_where_they_are_show
 # What a person is told to type after a run that is not complete.
 
 
+RESUME = "go on with: isaaclab-arena resume 'my out'"
+SAME_COMMAND = "go on with the same command and --resume 'my out'"
+TORCHRUN = {"launched_by_torchrun": True, "world_size": 2, "local_world_size": 2}
+
+
 @pytest.mark.parametrize(
-    ("typed", "variables", "told"),
+    ("typed", "variables", "ranks", "told"),
     [
-        (("eval_runner",), (), "go on with: isaaclab-arena resume 'my out'"),
-        (("eval_runner",), ("RANK", RUN_DIRECTORY_FILE), "go on with: isaaclab-arena resume 'my out'"),
-        (("eval_runner",), ("RANK",), "go on with the same command and --resume 'my out'"),
-        ((), (), "go on with --resume 'my out'"),
+        (("eval_runner",), (), {}, RESUME),
+        (("eval_runner",), ("RANK", RUN_DIRECTORY_FILE), {}, RESUME),
+        (("eval_runner",), ("RANK",), TORCHRUN, RESUME),
+        (("eval_runner",), ("RANK",), {**TORCHRUN, "world_size": 4}, SAME_COMMAND),
+        (("eval_runner",), ("RANK",), {}, SAME_COMMAND),
+        ((), (), {}, "go on with --resume 'my out'"),
     ],
-    ids=["one process", "launcher of its own", "torchrun", "called from Python"],
+    ids=["one process", "launcher of its own", "torchrun", "torchrun on nodes", "scheduler", "called from Python"],
 )
-def test_the_line_after_an_incomplete_run_says_what_resumes_it(typed, variables, told, monkeypatch):
+def test_the_line_after_an_incomplete_run_says_what_resumes_it(typed, variables, ranks, told, monkeypatch):
     for name in variables:
         monkeypatch.setenv(name, "0")
-    assert how_to_go_on(request_of(command_line=typed), Path.cwd() / "my out") == told
+    context = DistributedContext(**ranks)
+    assert how_to_go_on(request_of(command_line=typed), Path.cwd() / "my out", context) == told
 
 
 def test_what_resumes_a_run_is_no_option_and_still_tries_errors_again():
     request = request_of(command_line=("eval_runner",), retry_errors=True)
-    line = how_to_go_on(request, Path.cwd() / "-out")
+    line = how_to_go_on(request, Path.cwd() / "-out", DistributedContext())
     assert line == "go on with: isaaclab-arena resume ./-out --retry_errors"
 
 

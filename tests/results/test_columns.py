@@ -20,7 +20,7 @@ from isaaclab_arena.evaluation.process import results_console, show_results
 from isaaclab_arena.results.columns import EPISODES, GROUPS, JOBS, METRICS, SUITES, Show, table_of
 from isaaclab_arena.results.console import GROUPS_FILE, caveats, console_table, group_by, groups_table, print_summary
 from isaaclab_arena.results.merge import merge_results, records, stale_tables, stored_results, write_tables
-from isaaclab_arena.results.rows import JobEvidence, SuiteEvidence
+from isaaclab_arena.results.rows import JobEvidence, SuiteEvidence, short_policy_name
 from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.results.stopping import alike_starts, condition_key, draw_of
 from isaaclab_arena.storage.atomic import json_line
@@ -287,6 +287,48 @@ def test_jobs_of_a_sweep_are_told_apart_by_columns_unless_their_values_look_alik
     lines = {line.split()[0]: line for line in shown(tmp_path).splitlines()}
     assert "[64, 64]" in lines["job0"]
     assert "[128, 64]" in lines["job1"]
+
+
+def test_a_job_that_does_not_sweep_a_key_shows_its_own_value_there(tmp_path):
+    key, speed = "arena_env_args.object", "policy_config_dict.speed"
+    write_plan(
+        tmp_path,
+        planned("can", index=0, object="can", swept={key: "can", speed: 1}),
+        planned("mug", index=1, object="mug", swept={key: "mug", speed: 2}),
+        planned("own", index=2, object="cube", policy_config={"speed": 0}),
+        planned("none", index=3, environment="reach", object=None),
+    )
+    table = console_table(merge_results(tmp_path), 300)
+    columns = {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
+    assert columns["object"] == ["can", "mug", "cube", "-"]
+    assert columns["speed"] == ["1", "2", "0", "-"]
+
+
+def test_jobs_differ_in_the_table_by_what_they_evaluate_as_long_as_the_line_has_room(tmp_path):
+    write_plan(tmp_path, planned("a", object="can"), planned("b", index=1, object="mug", embodiment="so101"))
+    assert headings(tmp_path, 300)[:6] == ["job", "environment", "policy", "object", "embodiment", "episodes"]
+    assert "object" not in headings(tmp_path, 60)
+    write_plan(tmp_path / "alike", planned("a", object="can"), planned("b", index=1, object="can"))
+    assert "object" not in headings(tmp_path / "alike", 300)
+    others = planned("a", object="can"), planned("b", index=1, environment="reach", object=None)
+    write_plan(tmp_path / "others", *others)
+    assert "object" not in headings(tmp_path / "others", 300), "the environment tells them apart"
+
+
+@pytest.mark.parametrize(
+    ("policy_type", "shown"),
+    [
+        ("scripted", "scripted"),
+        ("my.package:MyPolicy", "MyPolicy"),
+        ("my.package.MyPolicy", "MyPolicy"),
+        ("reach_policy:act", "act (reach_policy.py)"),
+        ("my.package.act", "act (package.py)"),
+        ("__main__.act", "act"),
+        ("train.make.<locals>.act", "act"),
+    ],
+)
+def test_a_function_is_named_with_its_file_because_many_are_called_alike(policy_type, shown):
+    assert short_policy_name(policy_type) == shown
 
 
 def test_late_answers_show_what_they_came_to_beside_what_was_measured(tmp_path):
