@@ -152,7 +152,7 @@ def sentences(report: comparison.ComparisonReport) -> Iterator[str]:
         yield f"p-values are adjusted by Holm's method for the family: {report.family}"
         if alike := [_name(each) for each in report.tasks if each.counts.total in vars(each.counts).values()]:
             yield (
-                f"every pair came out the same way in {_listed(alike)}: a bootstrap takes that for certain, so the "
+                f"every pair has the same outcomes in {_listed(alike)}: a bootstrap takes that for certain, so the "
                 "interval of the mean of the tasks is too narrow"
             )
     yield from report.notes

@@ -540,7 +540,7 @@ class _FilmsOfRecordings(VideoRecorder):
         if not films:
             self._told(index, reason="its environment has no such cameras")
         elif replayed.difference is not None and (apart is None or apart > 1e-3):
-            reason = "; ".join([f"it came out otherwise, {replayed.difference}", *replayed.surroundings])
+            reason = "; ".join([f"it differs from the recording, {replayed.difference}", *replayed.surroundings])
             self._told(index, reason=reason)
         else:
             self._told(index, films=tuple(films), pose_difference=0.0 if replayed.difference is None else apart or 0.0)

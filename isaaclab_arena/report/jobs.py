@@ -458,7 +458,8 @@ def title_of(jobs: Sequence[JobOnPage]) -> str:
         return "Evaluation without a job"
     who = " against ".join(policies) if len(policies) < 3 else f"{len(policies)} policies"
     what = tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks"
-    title = f"{who} on {what}".replace("_", " ")
+    # A file's name, in parentheses, keeps its spelling.
+    title = re.sub(r"_(?![^(]*\))", " ", f"{who} on {what}")
     return title[0].upper() + title[1:]
 
 

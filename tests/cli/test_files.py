@@ -241,7 +241,7 @@ def test_what_cannot_be_filmed_is_said_of_each_episode_and_takes_no_other_film(b
     assert main(["film", str(bare), "--episodes", "0,1,9"]) == 1
     told = capsys.readouterr().out
     assert "script demo_0: " in told
-    assert "script demo_1: no film: it came out otherwise, at control step" in told
+    assert "script demo_1: no film: it differs from the recording, at control step" in told
     assert "script demo_9: no film: it has not finished" in told
     assert "rest demo_0: no film: there is no recording of it" in told
     assert "gym demo_0: no film: its environment has no such cameras" in told

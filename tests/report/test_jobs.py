@@ -102,7 +102,7 @@ def test_a_title_says_in_words_which_policies_were_evaluated_on_what(jobs: list[
     def titled(*named: tuple[str, str]) -> str:
         return title_of([with_row(jobs[0], policy=policy, environment=task, object="cube") for policy, task in named])
 
-    assert titled(("mine:random_action", "lift_object")) == "Random action on lift object, cube"
+    assert titled(("my_file:my_action", "lift_object")) == "My action (my_file.py) on lift object, cube"
     assert titled(("A", "reach"), ("B", "reach")) == "A against B on reach, cube"
     assert titled(("A", "reach"), ("B", "reach"), ("C", "lift")) == "3 policies on 2 tasks"
     assert title_of([]) == "Evaluation without a job"
