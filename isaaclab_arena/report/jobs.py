@@ -3,6 +3,7 @@
 import base64
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
