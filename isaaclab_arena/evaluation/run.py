@@ -339,7 +339,7 @@ def full_disk_explained() -> Iterator[None]:
     try:
         yield
     except DiskUnusableError as error:
-        raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
+        raise DiskUnusableError(f"{error}; the run stops: make room, then type isaaclab-arena resume DIR") from error
 
 
 def merge_and_show(

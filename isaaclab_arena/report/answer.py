@@ -430,8 +430,8 @@ def _way_out(pair: PairOnPage) -> str:
         return "More episodes of each would settle it; how many more, these few do not say."
     return (
         f"A difference of this size takes about {pair.needed:,} episodes of each to find in four of five tries, "
-        f"{pair.needed - counts.total:,} more than there are: set num_episodes to {pair.needed} and run again with "
-        "--resume."
+        f"{pair.needed - counts.total:,} more than there are: set num_episodes to {pair.needed} and resume the "
+        "run."
     )
 
 

@@ -150,7 +150,7 @@ def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
     if damaged:
         number = "an episode" if len(damaged) == 1 else f"{len(damaged)} episodes"
         first = damaged[0][1]
-        loss = f"recordings of {number} are damaged or gone since they finished ({first}); --resume runs them again"
+        loss = f"recordings of {number} are damaged or gone since they finished ({first}); resume to run them again"
     return Consolidation(episode_indices=indices, damaged=tuple(damaged), loss=loss)
 
 

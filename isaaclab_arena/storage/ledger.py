@@ -45,7 +45,9 @@ def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Pa
         if path.exists() and not path.is_dir():
             raise ConfigError(Problem(f"'{path}' is a file; name a directory", key="--output_dir"))
         if not holds_no_run(path):
-            way_out = "go on with that run by --resume, or " if (path / layout.RUN_PLAN_FILE).is_file() else ""
+            way_out = (
+                "go on with that run by isaaclab-arena resume, or " if (path / layout.RUN_PLAN_FILE).is_file() else ""
+            )
             message = f"'{path}' is not empty; {way_out}name a new directory, or use --output_base_dir"
             raise ConfigError(Problem(message, key="--output_dir"))
 

@@ -71,7 +71,7 @@ def consolidate_leftovers(job_directory: Path, job: str) -> tuple[list[str], str
         index for index, line in lines.items() if line.checksum is not None and line.outcome is not Outcome.ERROR
     }
     lost = sorted(counted - recorded)
-    loss = f"the recordings of {in_words(lost)} are damaged or gone since they finished; --resume runs them again"
+    loss = f"the recordings of {in_words(lost)} are damaged or gone since they finished; resume to run them again"
     return notes, loss if lost else None
 
 

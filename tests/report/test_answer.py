@@ -197,7 +197,7 @@ def test_two_jobs_that_are_not_told_apart_say_how_many_more_episodes_would_do_it
     assert found.claim == "Not decided: new or old"
     assert needed is not None
     assert f"about {needed:,} episodes" in found.way_out
-    assert f"{needed - 20:,} more than there are: set num_episodes to {needed} and run again" in found.way_out
+    assert f"{needed - 20:,} more than there are: set num_episodes to {needed} and resume the run" in found.way_out
 
 
 @pytest.mark.parametrize(

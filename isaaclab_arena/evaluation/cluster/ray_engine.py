@@ -366,7 +366,9 @@ class RankSupervisor:
                 self.failure = outcome
                 is_known, kind = isinstance(outcome, ArenaError), type(outcome).__name__
                 what = str(outcome) if is_known else f"{kind}: {first_line(outcome)}"
-                mend = ": make room, then go on with --resume" if isinstance(outcome, DiskUnusableError) else ""
+                mend = (
+                    ": make room, then type isaaclab-arena resume DIR" if isinstance(outcome, DiskUnusableError) else ""
+                )
                 _LOG.error("rank %d has failed first: %s; the run stops%s", rank, what, mend)
                 self._stop(signal.SIGTERM)
                 return

@@ -546,7 +546,7 @@ def test_committed_parts_are_consolidated_at_the_end_of_a_run_and_others_stay(tm
     notes, loss = consolidate_leftovers(job.directory, planned().name)
     assert job.recorded() == {"dataset_lift.hdf5": [0, 1], "e000002.h5": [2], "e000003.h5": [3]}
     assert len(notes) == 3
-    assert loss == "the recordings of demo_3 are damaged or gone since they finished; --resume runs them again"
+    assert loss == "the recordings of demo_3 are damaged or gone since they finished; resume to run them again"
     assert consolidate_leftovers(tmp_path / "no job", planned().name) == ([], None)
 
 
