@@ -250,7 +250,7 @@ def asked_for(jobs: "str | PathLike[str] | None", given: Mapping[str, Any], *, n
     of_job = {"name", "variations", "language_instruction", "conditions"}
     own = {name: value for name, value in given.items() if name not in of_run | of_job}
     arguments = {"environment": environment, **environment_args, **own}
-    block: dict[str, Any] = {"name": environment}
+    block: dict[str, Any] = {"name": str(environment).replace("/", "-")}
     block |= {name: value for name, value in given.items() if name in of_job - of_run and value is not None}
     if "conditions" in block:
         block["conditions"] = str(Path(block["conditions"]).absolute())

@@ -27,6 +27,7 @@ from isaaclab_arena.config.command_line import read_some
 from isaaclab_arena.config.expansion.suites import CHECKPOINTS_KEY, OPTIONS, ROBUSTNESS_KEY
 from isaaclab_arena.config.options import Amount, Count, Positive, Share, shown, wrong_numbers
 from isaaclab_arena.config.schema import MAX_SEED
+from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, problems_into, refuse
 from isaaclab_arena.evaluation import learning_curve as curve
 from isaaclab_arena.evaluation.condition_sets import ConditionFile, load_conditions
@@ -575,6 +576,9 @@ def main(argv: Sequence[str]) -> int:
     problems = [Problem(message, key=key) for key, is_wrong, message in mistakes if is_wrong]
     with problems_into(problems):
         jobs_of_checkpoint(options, document, Checkpoint(step=0, path=options.training))
+        # The files of a checkpoint are not there yet, but all keys are.
+        read = loading.read_jobs(deepcopy(document), source=str(options.eval_jobs_config), suites=SUITES)
+        problems += read.problems
     with problems_into(problems):
         runner_words = ("--eval_jobs_config", str(options.eval_jobs_config), *others)
         read_options(runner_words, "isaaclab-arena watch")[0].check_cluster()

@@ -183,7 +183,7 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
     policy_config = {name: value for name, value in given.items() if name in policy_names}
     environment_args = {name: value for name, value in given.items() if name not in policy_names}
     block: dict[str, Any] = {
-        "name": options.name or positionals[0],
+        "name": options.name or positionals[0].replace("/", "-"),
         "arena_env_args": {"environment": positionals[0], **environment_args},
         "policy_type": options.policy_type,
         "policy_config_dict": {**of_file, **own, **policy_config},

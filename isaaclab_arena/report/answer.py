@@ -421,7 +421,7 @@ def _way_out(pair: PairOnPage) -> str:
     if pair.answer is not None and not pair.answer.is_final:
         return f"The question goes on to {pair.answer.question.max_episodes} episodes of each."
     if counts.only_first + counts.only_second == 0:
-        return "Every episode has the same outcome in both; harder conditions may tell them apart."
+        return "Every episode has the same outcome in both. Other conditions, easier or harder, may tell them apart."
     if counts.only_first == counts.only_second:
         return f"Each alone succeeded in {counts.only_first}, so nothing speaks for either."
     if pair.needed is None:

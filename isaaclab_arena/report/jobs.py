@@ -300,8 +300,13 @@ class JobOnPage:
 
     @property
     def num_failed(self) -> int:
-        """The number of failures and errors."""
-        return sum(reason.count for reason in self.reasons)
+        """The number of failures; an error is none."""
+        return sum(reason.count for reason in self.reasons) - self.num_errors
+
+    @property
+    def num_errors(self) -> int:
+        """The number of episodes that ended in an error."""
+        return int(self.row["errors"])
 
     @property
     def lacks_films(self) -> bool:

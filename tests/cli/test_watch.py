@@ -112,16 +112,19 @@ def test_options_of_a_cluster_reach_the_run_of_every_checkpoint(training, capfd)
         (["training", "--eval_jobs_config", "arms.json"], "jobs[0].robustness: would let changed episodes"),
         (["training", "--eval_jobs_config", "all.json"], "defaults.robustness: would let changed episodes"),
         (["training", "--eval_jobs_config", "jobs.json", "--robustness", "all"], "--robustness: would let changed"),
+        (["training", "--eval_jobs_config", "odd.json"], "odd.json: job 'reach': num_episode: unknown key"),
         (["training", "--eval_jobs_config", "jobs.json", "--devise", "cpu"], "--devise: unknown option; did you mean"),
         (["training", "--eval_jobs_config", "jobs.json", "--num_ranks", "2"], "--num_ranks: says how to use a cluster"),
     ],
     ids=["no training", "no job file", "no jobs", "no step", "no bar", "no share", "resume", "arms",
-         "all arms", "asks for arms", "a misspelt option of the runner", "options of no cluster"],
+         "all arms", "asks for arms", "a misspelt key", "a misspelt option of the runner", "options of no cluster"],
 )  # fmt: skip
 def test_mistakes_are_told_before_anything_is_watched(training, capsys, words, message):
     arms = {"robustness": {"axes": ["delay"]}}
     Path("arms.json").write_text(json.dumps({"jobs": [{**JOBS["jobs"][0], **arms}]}))
     Path("all.json").write_text(json.dumps({"defaults": arms, **JOBS}))
     Path("none of it.json").write_text("{}")
+    odd = {"name": "reach", "num_episode": 1, "arena_env_args": {"environment": "reach"}, "policy_type": "rsl_rl"}
+    Path("odd.json").write_text(json.dumps({"jobs": [odd]}))
     assert main(["watch", *words]) == 2
     assert message in capsys.readouterr().err

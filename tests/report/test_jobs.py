@@ -98,6 +98,12 @@ def test_rare_reasons_share_a_line_and_no_failure_is_left_out(tmp_path: Path):
     assert job.num_failed == len(names)
 
 
+def test_an_error_is_no_failure(tmp_path: Path):
+    merged = merge_results(write_run(tmp_path / "run", {"lift": "sffee"}))
+    job = job_on_page(records(merged.jobs)[0], merged.episodes, run=0, label="lift")
+    assert (job.num_failed, job.num_errors) == (2, 2)
+
+
 def test_a_title_says_in_words_which_policies_were_evaluated_on_what(jobs: list[JobOnPage]):
     def titled(*named: tuple[str, str]) -> str:
         return title_of([with_row(jobs[0], policy=policy, environment=task, object="cube") for policy, task in named])
