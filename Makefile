@@ -43,7 +43,6 @@ eval: run := outputs/$(shell date +%Y-%m-%d_%H-%M-%S)
 eval: $(INSTALLED)
 	$(BIN)/python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs/quickstart.json --output_dir $(run)
 	$(BIN)/isaaclab-arena film $(run) --episodes one
-	$(BIN)/isaaclab-arena report $(run)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses auto --dist loadfile --no-loadscope-reorder

@@ -297,10 +297,10 @@ def show_run(status: RunStatus, console: Console) -> None:
     planned = "" if status.planned is None else f" of {status.planned:,}"
     parts = [f"{status.state}, {status.fraction_done:.0%}, {status.episodes:,}{planned} episodes"]
     if status.elapsed_s is not None:
-        parts.append(f"{heartbeat.clock_text(status.elapsed_s)} gone")
+        parts.append(f"{heartbeat.clock_text(status.elapsed_s)} elapsed")
     if status.time_left_s is not None:
         parts.append(f"about {heartbeat.clock_text(status.time_left_s)} left")
-    start = f", start {status.attempt} of the program" if status.attempt > 1 else ""
+    start = f", attempt {status.attempt}" if status.attempt > 1 else ""
     parts.append(f"began {status.started_at[:19].replace('T', ' ')} UTC{start}")
     console.print(Text(plain_text(f"{status.directory}: {', '.join(parts)}"), style="bold"), soft_wrap=True)
 
@@ -321,7 +321,7 @@ def show_run(status: RunStatus, console: Console) -> None:
         )
         for job in jobs[:MAX_JOBS_SHOWN]
     ]
-    headings = ["job", "state", "episodes", "success % [95 %]", "errors", "ranks at it"]
+    headings = ["job", "state", "episodes", "success % [95 %]", "errors", "active ranks"]
     console.print(drawn(pd.DataFrame(lines, columns=headings), names=("job", "state")))
     if len(jobs) > MAX_JOBS_SHOWN:
         console.print(Text(f"... and {len(jobs) - MAX_JOBS_SHOWN:,} jobs more; --json has all"))
@@ -338,12 +338,12 @@ def show_run(status: RunStatus, console: Console) -> None:
             )
             for each in status.ranks[:_MAX_RANKS_SHOWN]
         ]
-        headings = ["rank", "host", "doing", "episodes", "errors", "steps/s", "last sign"]
+        headings = ["rank", "host", "doing", "episodes", "errors", "steps/s", "last seen"]
         console.print(drawn(pd.DataFrame(ranks, columns=headings), names=("host", "doing")))
         if status.ranks[_MAX_RANKS_SHOWN:]:
             console.print(Text(f"... and {len(status.ranks) - _MAX_RANKS_SHOWN:,} ranks more; --json has all"))
     for line in status.wrong:
-        console.print(Text(plain_text(f"wrong: {line}"), style="red"), soft_wrap=True)
+        console.print(Text(plain_text(f"problem: {line}"), style="red"), soft_wrap=True)
     if status.way_out is not None:
         console.print(Text(plain_text(f"go on with: {status.way_out}"), style="bold"), soft_wrap=True)
 

@@ -576,9 +576,10 @@ def main(argv: Sequence[str]) -> int:
     problems = [Problem(message, key=key) for key, is_wrong, message in mistakes if is_wrong]
     with problems_into(problems):
         jobs_of_checkpoint(options, document, Checkpoint(step=0, path=options.training))
-        # The files of a checkpoint are not there yet, but all keys are.
-        read = loading.read_jobs(deepcopy(document), source=str(options.eval_jobs_config), suites=SUITES)
-        problems += read.problems
+        # The files of a checkpoint are not there yet, but all keys of the jobs are.
+        jobs = [{key: value for key, value in job.items() if key != CHECKPOINTS_KEY} for job in document["jobs"]]
+        whole = deepcopy({**document, "jobs": jobs})
+        problems += loading.read_jobs(whole, source=str(options.eval_jobs_config), suites=SUITES).problems
     with problems_into(problems):
         runner_words = ("--eval_jobs_config", str(options.eval_jobs_config), *others)
         read_options(runner_words, "isaaclab-arena watch")[0].check_cluster()

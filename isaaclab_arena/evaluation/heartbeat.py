@@ -603,7 +603,7 @@ def _texts(reports: Sequence[RankReport], elapsed_s: float) -> tuple[str, list[s
     share = f"{min(fraction_done(reports), 0.99 if has_job else 1.0):.0%}"
     preparing = [f"{plain_text(each.current_job)}: {each.preparing}" for each in working if each.preparing][:1]
     times = []
-    for duration_s, word in ((elapsed_s, "gone"), (time_left_s(reports, elapsed_s), "left")):
+    for duration_s, word in ((elapsed_s, "elapsed"), (time_left_s(reports, elapsed_s), "left")):
         if duration_s is not None:
             times.append(f"{clock_text(duration_s)} {word}")
 

@@ -681,8 +681,11 @@ def with_num_envs(jobs: Sequence[Job], num_envs: Mapping[str, int | None], polic
     chosen = []
     for job in jobs:
         own = num_envs.get(job.config.name) if job.config.chooses_num_envs else None
-        fixed = None if own is None else batching.batch_of(job.policy_traits, policy_batch, num_envs=own)
-        chosen.append(job if own is None or fixed is None else job.with_num_envs(own, policy_num_envs=fixed))
+        if own is None:
+            chosen.append(job)
+        else:
+            in_a_call = batching.batch_of(job.policy_traits, policy_batch, num_envs=own)
+            chosen.append(job.with_num_envs(own, policy_num_envs=in_a_call))
     return tuple(chosen)
 
 

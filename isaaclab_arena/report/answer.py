@@ -331,21 +331,17 @@ def findings(
     # Policies that meet on several tasks have one answer over all of them, which comes before those of the tasks.
     found = [*_of_policies(compared.pairs, jobs)]
     found += [_of_pair(pair, names, at) for at, pair in enumerate(compared.pairs)]
-    for each in (each for each in answers if len(each.question.jobs) == 1):
-        bar = f"whether {each.question.jobs[0]} succeeds in more than {100 * (each.question.at_least or 0.0):g} %"
-        claim = (
-            f"Not decided: {bar}" if each.verdict is None else stopping.verdict_in_words(each.question, each.verdict)
-        )
-        found.append(Finding(claim=claim, figures=f"{stopping.in_words(each)}."))
+    found += [_of_question(each) for each in answers if len(each.question.jobs) == 1]
     found = [replace(each, claim=plain_text(each.claim), figures=plain_text(each.figures)) for each in found]
     return found or [*_rates(jobs, suites), _what_is_missing(compared, jobs)]
 
 
 def findings_so_far(answers: Sequence[stopping.Answer]) -> list[Finding]:
     """Return the answer of a page whose run is in progress: what it asked, without comparisons of its jobs."""
-    found = [_of_question(each) for each in answers]
-    found = [replace(each, claim=plain_text(each.claim), figures=plain_text(each.figures)) for each in found]
-    return [*found, Finding(claim="The run goes on", figures="Its jobs are compared when it is over.")]
+    return [
+        *map(_of_question, answers),
+        Finding(claim="The run goes on", figures="Its jobs are compared when it is over."),
+    ]
 
 
 def _of_question(answer: stopping.Answer) -> Finding:
@@ -355,7 +351,7 @@ def _of_question(answer: stopping.Answer) -> Finding:
     asked = " or ".join(question.jobs) if len(question.jobs) > 1 else asked
     known = answer.verdict is not None
     claim = stopping.verdict_in_words(question, answer.verdict) if known else f"Not decided: {asked}"
-    return Finding(claim=claim, figures=f"{stopping.in_words(answer)}.")
+    return Finding(claim=plain_text(claim), figures=plain_text(f"{stopping.in_words(answer)}."))
 
 
 def _rates(jobs: Sequence[JobOnPage], suites: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -377,7 +373,7 @@ def _rates(jobs: Sequence[JobOnPage], suites: Sequence[Mapping[str, Any]]) -> It
 
 
 def _what_is_missing(compared: JobsCompared, jobs: Sequence[JobOnPage]) -> Finding:
-    """Return why no two jobs are compared, and the way to an answer."""
+    """Return the reason that no two jobs are compared, and the way to an answer."""
     if compared.missing:
         more = len(compared.missing) - 1
         others = f" The same holds for {more} more pair{'s' if more > 1 else ''} of jobs." if more else ""
@@ -414,7 +410,7 @@ def _of_pair(pair: PairOnPage, names: Sequence[str], at: int) -> Finding:
 
 
 def _way_out(pair: PairOnPage) -> str:
-    """Return what would settle a pair that is open."""
+    """Return the way to an answer for a pair that is open."""
     counts = pair.counts
     if pair.verdict == UNFINISHED:
         return "Finish the run to have an answer: isaaclab-arena resume DIR."

@@ -3,7 +3,6 @@
 import base64
 import itertools
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -457,15 +456,15 @@ def _for_script(
 
 
 def title_of(jobs: Sequence[JobOnPage]) -> str:
-    """Return what the jobs evaluate, in words: ``Scripted against random action on lift object, cube``."""
+    """Return policies and tasks of the jobs in words: ``Scripted against random action on lift object, cube``."""
     policies = list(dict.fromkeys(job.policy for job in jobs))
     tasks = list(dict.fromkeys(job.task for job in jobs))
     if not jobs:
         return "Evaluation without a job"
     who = " against ".join(policies) if len(policies) < 3 else f"{len(policies)} policies"
     what = tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks"
-    # A file's name, in parentheses, keeps its spelling.
-    title = re.sub(r"_(?![^(]*\))", " ", f"{who} on {what}")
+    # Names of files keep their spelling.
+    title = " ".join(word if "." in word else word.replace("_", " ") for word in f"{who} on {what}".split(" "))
     return title[0].upper() + title[1:]
 
 

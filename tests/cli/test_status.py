@@ -83,12 +83,12 @@ def test_people_read_the_same_as_lines(run, capsys):
     assert main(["status", str(run)]) == 1
     text = capsys.readouterr().out
     first = text.splitlines()[0]
-    times = r"5:0\d gone, about 2:30 left, began .* UTC"
+    times = r"5:0\d elapsed, about 2:30 left, began .* UTC"
     assert re.fullmatch(rf"{re.escape(str(run))}: running, 47%, 14 of 30 episodes, {times}", first)
     assert re.search(r"^lift +completed +10 +80\.0 \[49\.0, 94\.3\] +0 +-$", text, re.MULTILINE)
     assert re.search(r"^push +running +4/10 .* +1 +0$", text, re.MULTILINE)
     assert re.search(r"^ *0 \S+ +push +14 +0 +1,234 +0:0\d ago$", text, re.MULTILINE)
-    assert "wrong: job 'push': 1 episode ended in an error: the physics diverged" in text
+    assert "problem: job 'push': 1 episode ended in an error: the physics diverged" in text
 
 
 def test_a_rank_that_died_and_what_is_left_are_named_with_the_way_to_go_on(run, capsys):

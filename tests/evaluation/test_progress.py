@@ -70,7 +70,7 @@ def test_the_table_shows_every_rank_and_the_whole():
     text = rendered(reports)
     for expected in ("1/3", "lift[bold]_cube", "50/100", "62%", "12,346", "dead in drawer", "has not started yet"):
         assert expected in text
-    assert "33%, 1:00 gone, 2:00 left" in text
+    assert "33%, 1:00 elapsed, 2:00 left" in text
     assert "jobs 1/5, episodes 50, success of lift[bold]_cube 62%, 12,346 steps/s" in text
 
 
@@ -105,7 +105,7 @@ def test_the_bar_has_room_on_a_terminal_of_80_columns():
     assert max(map(len, lines)) <= 80
     # Without colours only what is done is drawn, which is half of the bar.
     assert sum(lines[0].count(part) for part in "━╸╺") >= 25
-    assert "50%, 1:00 gone, 1:00 left" in lines[0]
+    assert "50%, 1:00 elapsed, 1:00 left" in lines[0]
 
 
 def test_a_run_whose_model_is_being_loaded_says_so_and_promises_no_time():
@@ -115,7 +115,7 @@ def test_a_run_whose_model_is_being_loaded_says_so_and_promises_no_time():
     assert time_left_s([loading], 10.0) is None
     line = progress_line([loading], elapsed_s=10.0)
     assert "left" not in line
-    assert line.endswith("0:10 gone, colour-gr00t: loading the policy")
+    assert line.endswith("0:10 elapsed, colour-gr00t: loading the policy")
     assert "colour-gr00t: loading the policy" in rendered([loading])
 
 
@@ -192,17 +192,17 @@ SOME_CONSOLIDATE = [
     ("reports", "elapsed_s", "line"),
     [
         # An idle run says nothing about the time left.
-        ([report_of(0, jobs_total=2)], 5.0, "0%, jobs 0/2, episodes 0, 0 steps/s, 0:05 gone"),
-        (LOST, 4000.0, "60%, jobs 3/5, episodes 0, 0 steps/s, 1:06:40 gone, lost ranks: 1, 2"),
+        ([report_of(0, jobs_total=2)], 5.0, "0%, jobs 0/2, episodes 0, 0 steps/s, 0:05 elapsed"),
+        (LOST, 4000.0, "60%, jobs 3/5, episodes 0, 0 steps/s, 1:06:40 elapsed, lost ranks: 1, 2"),
         (
             [report_of(0, **WHOLE, long_work="consolidating", long_work_done=3_400, long_work_total=12_000)],
             60.0,
-            "99%, jobs 0/1, episodes 12000, consolidating 3,400 of 12,000 episodes, 1:00 gone",
+            "99%, jobs 0/1, episodes 12000, consolidating 3,400 of 12,000 episodes, 1:00 elapsed",
         ),
         (
             SOME_CONSOLIDATE,
             1.0,
-            "0%, episodes 0, 7 steps/s, consolidating 40 of 200 episodes, 0:01 gone, lost ranks: 3",
+            "0%, episodes 0, 7 steps/s, consolidating 40 of 200 episodes, 0:01 elapsed, lost ranks: 3",
         ),
     ],
 )

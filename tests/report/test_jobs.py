@@ -110,6 +110,8 @@ def test_a_title_says_in_words_which_policies_were_evaluated_on_what(jobs: list[
 
     assert titled(("my_file:my_action", "lift_object")) == "My action (my_file.py) on lift object, cube"
     assert titled(("A", "reach"), ("B", "reach")) == "A against B on reach, cube"
+    checkpoints = [with_row(jobs[0], policy="rsl_rl", environment="lift", checkpoint=f"model_{n}.pt") for n in (1, 2)]
+    assert title_of(checkpoints).startswith("Rsl rl, model_1.pt against rsl rl, model_2.pt on lift")
     assert titled(("A", "reach"), ("B", "reach"), ("C", "lift")) == "3 policies on 2 tasks"
     assert title_of([]) == "Evaluation without a job"
 
