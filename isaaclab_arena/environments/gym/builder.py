@@ -61,7 +61,12 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
 
     def paying_num_envs(self, config: _Config, *, num_threads: int) -> int:
         """Return as many as keep all cores busy: each worker process makes its steps on one."""
-        return 1 if config.python is None else num_threads * config.envs_per_worker
+        if config.python is None:
+            return 1
+        paying = num_threads * config.envs_per_worker
+        reason = f"{config.envs_per_worker} for each core of a rank, because a worker makes its steps on one"
+        _say_once(f"num_envs auto: up to {paying}, {reason}")
+        return paying
 
     def check(self, config: _Config) -> None:
         """Raise ConfigError, with every problem, for an unknown environment or contradictory options."""

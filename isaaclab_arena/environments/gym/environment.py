@@ -163,6 +163,7 @@ class GymEnvironment(Environment, Background):
             low=low if is_bounded else None,
             high=high if is_bounded else None,
             names=None if described["action_names"] is None else tuple(described["action_names"]),
+            choices=tuple(described["action_choices"]) if any(described["action_choices"]) else None,
         )
         numbers: dict[str, specs.ArraySpec] = {}
         cameras: dict[str, specs.ArraySpec] = {}
