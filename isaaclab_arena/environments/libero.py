@@ -99,7 +99,7 @@ class _Class(NamedTuple):
     styles: list[str]
 
 
-def _classes_in(directory: Path) -> dict[str, _Class]:
+def _classes_in(directory: Path) -> list[tuple[str, _Class]]:
     paths = sorted(directory.glob("*.py"))
     return [each for path in paths for each in _classes(path, stamps([path])).items()]
 
