@@ -218,7 +218,7 @@ def specs_text(specs: Mapping[str, Any]) -> str:
         beyond = 0.5 if count else 0.0
         low = "-inf" if action.low is None else f"{action.low[index] + beyond:g}"
         high = "inf" if action.high is None else f"{action.high[index] - beyond:g}"
-        lines.append(f"  {index:>3}  {name:<{width}}  {f'one of {count}: ' if count else ''}{low:>8} to {high}")
+        lines.append(f"  {index:>3}  {name:<{width}}  {f'one of {count}: {low}' if count else low:>8} to {high}")
     rate_hz = 1.0 / specs["control_dt"]
     lines += ["", f"{rate_hz:g} times a second, at most {specs['max_episode_length']} times an episode"]
     return "\n".join(lines)
