@@ -208,14 +208,17 @@ def specs_text(specs: Mapping[str, Any]) -> str:
         lines += names or [indent.rstrip()]
 
     size = action.shape[-1]
-    lines += ["", f"and gives an action of {size} numbers, shape (num_envs, {size}):"]
+    lines += ["", f"and gives an action of {size} number{'s' if size > 1 else ''}, shape (num_envs, {size}):"]
     names = action.names or tuple(map(str, range(size)))
     width = max(map(len, names), default=0)
     lines += [f"  unit: {action.unit}"] if action.unit else []
     for index, name in enumerate(names):
-        low = "-inf" if action.low is None else f"{action.low[index]:g}"
-        high = "inf" if action.high is None else f"{action.high[index]:g}"
-        lines.append(f"  {index:>3}  {name:<{width}}  {low:>8} to {high}")
+        count = action.choices[index] if action.choices else 0
+        # The bounds lie half a step beyond whole numbers.
+        beyond = 0.5 if count else 0.0
+        low = "-inf" if action.low is None else f"{action.low[index] + beyond:g}"
+        high = "inf" if action.high is None else f"{action.high[index] - beyond:g}"
+        lines.append(f"  {index:>3}  {name:<{width}}  {f'one of {count}: {low}' if count else low:>8} to {high}")
     rate_hz = 1.0 / specs["control_dt"]
     lines += ["", f"{rate_hz:g} times a second, at most {specs['max_episode_length']} times an episode"]
     return "\n".join(lines)

@@ -46,12 +46,8 @@ def missing_assets(inside: Path, description: str) -> list[Path]:
     needed: list[Path] = []
 
     # The models of objects and fixtures: the file that LIBERO's class of a category names in its code, else by name.
-    named = {
-        found.category: found.models[0]
-        for path in sorted((inside / "envs" / "objects").glob("*.py"))
-        for found in _classes(path, stamps([path])).values()
-        if found.models
-    }
+    objects = [found for _, found in _classes_in(inside / "envs" / "objects")]
+    named = {found.category: found.models[0] for found in objects if found.models}
     for section, text in _SECTIONS.findall(description):
         for category in _CATEGORY.findall(text):
             models = [*assets.glob(f"*/{category}.xml"), *assets.glob(f"*/{category}/{category}.xml")]
@@ -61,11 +57,7 @@ def missing_assets(inside: Path, description: str) -> list[Path]:
 
     # The scene of the task's problem: a class without its own scenes or styles inherits those of its base class.
     # Descriptions name the problem classes of the checkout in lower case.
-    classes = {
-        name.lower(): found
-        for path in sorted((inside / "envs" / "problems").glob("*.py"))
-        for name, found in _classes(path, stamps([path])).items()
-    }
+    classes = {name.lower(): found for name, found in _classes_in(inside / "envs" / "problems")}
     problem = _PROBLEM.search(description)
     name = problem.group(1).lower() if problem else ""
     scenes: list[str] = []
@@ -105,6 +97,11 @@ class _Class(NamedTuple):
     models: list[str]
     scenes: list[str]
     styles: list[str]
+
+
+def _classes_in(directory: Path) -> list[tuple[str, _Class]]:
+    paths = sorted(directory.glob("*.py"))
+    return [each for path in paths for each in _classes(path, stamps([path])).items()]
 
 
 # LIBERO-plus files hold thousands of classes, so each file is read once for all tasks, and again after a change.

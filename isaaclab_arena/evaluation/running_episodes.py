@@ -171,8 +171,11 @@ def agreed_instruction(policy: PolicyBase, environment: Environment, asked: str 
 
 def checked_action(action: object, environment: Environment) -> torch.Tensor:
     """Return the action as a float32 copy on the environment's device, else raise `PolicyError`."""
-    action = action_tensor(action)
-    expected = (environment.num_envs, *environment.action_spec.shape)
+    action, spec = action_tensor(action), environment.action_spec
+    expected = (environment.num_envs, *spec.shape)
+    # Policies of Gymnasium's Discrete spaces give one whole number for each env slot.
+    if spec.choices and spec.shape == (1,) and tuple(action.shape) == expected[:1]:
+        action = action[:, None]
     if tuple(action.shape) != expected:
         raise PolicyError(
             f"get_action returned shape {tuple(action.shape)}, the environment takes {expected}: (num_envs, action_dim)"

@@ -25,6 +25,7 @@ class ArraySpec:
         low: Lowest value of each element, flattened, or None where unbounded.
         high: Highest value of each element, flattened, or None where unbounded.
         names: One name per element of the last dimension, for example joint names.
+        choices: How many whole numbers each element may be, halfway between ``low`` and ``high``; 0 for any number.
         unit: Unit of the elements, for example ``rad``.
     """
 
@@ -33,6 +34,7 @@ class ArraySpec:
     low: tuple[float, ...] | None = None
     high: tuple[float, ...] | None = None
     names: tuple[str, ...] | None = None
+    choices: tuple[int, ...] | None = None
     unit: str | None = None
 
     def space(self, *batch: int) -> "gymnasium.spaces.Box":
@@ -114,7 +116,10 @@ class Continuation:
 CAMERAS = "camera_obs"
 """The group of an observation that holds the pictures of cameras."""
 
-CAMERAS_OFF = "the environment shows no pictures; set enable_cameras: true in arena_env_args, if it has cameras"
+CAMERAS_OFF = (
+    "the environment shows no pictures; in arena_env_args, enable_cameras: true adds those of its cameras, and "
+    "make_kwargs those that an environment of gym: can observe"
+)
 """The message for a camera that is wanted without the group, with the way out."""
 
 

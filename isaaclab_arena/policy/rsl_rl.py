@@ -25,7 +25,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.interfaces.policy_traits import Entries, NetworkElsewhere
-from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, ObservationSpec
+from isaaclab_arena.interfaces.specs import CAMERAS, CAMERAS_OFF, ArraySpec, ObservationSpec
 
 # Choose a network's observations and their order.
 
@@ -66,7 +66,7 @@ def network_inputs(spec: ObservationSpec, groups: Sequence[str], terms: Mapping[
         Problem(
             f"the network was trained on the observation group '{name}', this environment has "
             f"{', '.join(here)}; say with observation_groups which to show it"
-            + ("; enable_cameras: true in arena_env_args adds the pictures" if name == CAMERAS else "")
+            + (f"; {CAMERAS_OFF}" if name == CAMERAS else "")
         )
         for name in groups
         if name not in here

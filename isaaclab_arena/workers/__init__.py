@@ -47,7 +47,6 @@ _STDERR_LINES = 20
 _CLOSE_TIMEOUT_S = 5.0
 _READ_AHEAD_BYTES = 4096
 _LONGEST_POLL_MS = 1e6
-_HIGHEST_NUMBER = (1 << 32) - 1
 
 
 class WorkerError(Exception):
@@ -64,9 +63,10 @@ class RequestError(Exception):
 
     def __init__(self, message: str, *, words: str, kind: str, traceback: str) -> None:
         super().__init__(message)
-        self.words = words  # the message without the error's type
-        self.kind = kind  # `import` and `lookup` for errors of these families, `other` for the rest
         self.traceback = traceback  # the worker's own traceback
+        families = {"import": ImportError, "lookup": LookupError}
+        # The error of a local call, for these families; it has the message without the error's type.
+        self.as_here = families[kind](words) if kind in families else None
         self.details = f"\n{traceback}"  # continues the message
 
 
@@ -132,7 +132,7 @@ class WorkerProcess:
         """Send a request; if the worker is gone, `receive` raises that, because requests to other workers go first."""
         frame = program.encode(message, arrays or {})
         self._asked_s = time.monotonic()
-        self._number = (self._number + 1) & _HIGHEST_NUMBER
+        self._number += 1
         if self._lost is not None:
             return
         try:

@@ -32,7 +32,7 @@ MAGIC = b"ARN1"
 MAX_HEADER_BYTES = 1 << 24
 MAX_ARRAYS_BYTES = 1 << 30
 
-NUMBER = struct.Struct("<I")
+NUMBER = struct.Struct("<Q")
 """Stands before each frame between a program and its worker: the number of the request, which its answer repeats."""
 
 _PREFIX = struct.Struct("<4sI")

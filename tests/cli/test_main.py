@@ -103,6 +103,15 @@ def test_list_shows_what_a_policy_is_given_and_gives_in_one_environment(capsys):
     assert lines[-1] == "20 times a second, at most 160 times an episode"
 
 
+def test_list_shows_how_many_actions_there_are_to_choose_from(capsys):
+    assert main(["list", "environments", "gym:CartPole-v1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[lines.index("and gives an action of 1 number, shape (num_envs, 1):") + 1].split() == [
+        *("0", "0"),
+        *("one", "of", "2:", "0", "to", "1"),
+    ]
+
+
 def test_list_shows_one_entry_of_another_catalog_alone(capsys):
     assert main(["list", "objects", "cube"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["cube"]

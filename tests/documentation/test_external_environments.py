@@ -9,6 +9,7 @@ import types
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import yaml
 from gymnasium.envs.registration import EnvSpec
@@ -48,6 +49,35 @@ def test_a_job_file_of_a_document_completes_in_this_process(tmp_path, name, pack
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
     arguments = ["run", "--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out")]
     assert main(arguments) == 0
+
+
+class StandInPPO:
+    """Looks to a policy like Stable-Baselines3's PPO."""
+
+    @classmethod
+    def load(cls, path: str, device: str) -> "StandInPPO":
+        assert (path, device) == ("cartpole.zip", "cpu")
+        return cls()
+
+    def predict(self, observation: np.ndarray, *, deterministic: bool) -> tuple[np.ndarray, None]:
+        assert isinstance(observation, np.ndarray)
+        assert deterministic
+        return (observation[:, 2] > 0).astype(np.int64), None
+
+
+def test_the_policy_of_stable_baselines_plays(tmp_path, monkeypatch):
+    baselines = types.ModuleType("stable_baselines3")
+    monkeypatch.setattr(baselines, "PPO", StandInPPO, raising=False)
+    monkeypatch.setitem(sys.modules, "stable_baselines3", baselines)
+    (tmp_path / "my_policy.py").write_text(blocks(TEXTS["gymnasium"], "python")[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cartpole.zip").touch()
+    (tmp_path / "jobs.yaml").write_text(JOB_FILES["gymnasium"][1])
+    try:
+        assert main(["run", "jobs.yaml", "--output_dir", "out"]) == 0
+    finally:
+        sys.modules.pop("my_policy", None)
 
 
 def described(*names: str) -> set[str]:

@@ -16,7 +16,7 @@ from isaaclab_arena import workers
 from isaaclab_arena.config.expansion.suites import MAX_JOBS, SuiteTask
 from isaaclab_arena.config.options import ContentSources, Count, NotNegative
 from isaaclab_arena.distributed.devices import VARIABLE, choose_opengl, draw_on
-from isaaclab_arena.environments.gym.env_slots import ANSWERS, FAMILIES, EnvSlots, SlotReset, SlotSource
+from isaaclab_arena.environments.gym.env_slots import ANSWERS, EnvSlots, SlotReset, SlotSource
 from isaaclab_arena.environments.gym.environment import INDEX_CONDITION, GymConfig, GymEnvironment
 from isaaclab_arena.environments.gym.worker.answers import source_of
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem, did_you_mean, refuse
@@ -61,7 +61,12 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
 
     def paying_num_envs(self, config: _Config, *, num_threads: int) -> int:
         """Return as many as keep all cores busy: each worker process makes its steps on one."""
-        return 1 if config.python is None else num_threads * config.envs_per_worker
+        if config.python is None:
+            return 1
+        paying = num_threads * config.envs_per_worker
+        reason = f"{config.envs_per_worker} for each core of a rank, because a worker makes its steps on one"
+        _say_once(f"num_envs auto: up to {paying}, {reason}")
+        return paying
 
     def check(self, config: _Config) -> None:
         """Raise ConfigError, with every problem, for an unknown environment or contradictory options."""
@@ -197,9 +202,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
             question, timeout_s = self._source(config).request("find"), config.start_timeout_s
             return workers.ask_kept_worker(ANSWERS, config.interpreter, variables, question, timeout_s)[0]
         except workers.RequestError as error:
-            if error.kind in FAMILIES:
-                raise FAMILIES[error.kind](error.words) from error
-            raise workers.WorkerError(str(error)) from error
+            raise error.as_here or workers.WorkerError(str(error)) from error
 
     def _source(self, config: _Config) -> SlotSource:
         success_keys = () if config.success_key is None else (config.success_key,)

@@ -19,9 +19,6 @@ from isaaclab_arena.workers import program
 
 ANSWERS = Path(__file__).parent / "worker" / "answers.py"  # the program of workers that hold env slots
 
-FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
-"""A worker's name of an error to the error that is raised here."""
-
 _LOG = logging.getLogger(__name__)
 
 
@@ -160,7 +157,7 @@ class EnvWorker:
         self._timeout_s = 0.0  # of the steps under way
         self._is_sound = True
 
-    def begin_start(self) -> None:
+    def begin_start(self) -> workers.WorkerProcess | ThisProcess:
         """Start the process, with an environment in each env slot; in a later one they are made at their resets."""
         command = ANSWERS, self._options.interpreter, self._options.environment_variables
         try:
@@ -180,6 +177,7 @@ class EnvWorker:
         num_slots = len(self.indices)
         sizes = {"num_slots": num_slots, "num_made": 0 if self.description else num_slots}
         self.process.send({**self._source.request("make"), **sizes})
+        return self.process
 
     def finish_start(self) -> None:
         """Wait for the process to start, EnvironmentBuildError if an environment cannot be made."""
@@ -193,9 +191,6 @@ class EnvWorker:
 
     def ask_resets(self, starting: Mapping[int, tuple[SlotReset, bool]]) -> None:
         """Request new episodes; True: with pictures."""
-        if self.process is None:
-            self.begin_start()
-            self.finish_start()
         starts, pictures = ([*each] for each in zip(*starting.values(), strict=True))
         told = {"slots": self._slots(starting), "starts": starts, "pictures": pictures}
         self._started.send({"request": "reset", **told})
@@ -239,10 +234,7 @@ class EnvWorker:
     def asked(
         self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        """Return the arrays of the answer to a request, by a worker that is started if it is not running."""
-        if self.process is None:
-            self.begin_start()
-            self.finish_start()
+        """Return the arrays of the answer to a request."""
         self._started.send(message, arrays)
         return self._started.receive(self._options.step_timeout_s)[1]
 
@@ -358,9 +350,12 @@ class EnvWorker:
 
     @property
     def _started(self) -> workers.WorkerProcess | ThisProcess:
-        if self.process is None:
-            raise RuntimeError("a worker was asked before it was started")
-        return self.process
+        """The process, which is started if it does not run."""
+        if self.process is not None:
+            return self.process
+        process = self.begin_start()
+        self.finish_start()
+        return process
 
 
 class EnvSlots:

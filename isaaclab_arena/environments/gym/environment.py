@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.config.options import Count, Positive
-from isaaclab_arena.environments.gym.env_slots import FAMILIES, EnvSlots, SlotReset, SlotSteps, SlotWords
+from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSteps, SlotWords
 from isaaclab_arena.errors import ArenaError, Problem, UnannouncedPictureError, did_you_mean
 from isaaclab_arena.interfaces import specs
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
@@ -163,6 +163,7 @@ class GymEnvironment(Environment, Background):
             low=low if is_bounded else None,
             high=high if is_bounded else None,
             names=None if described["action_names"] is None else tuple(described["action_names"]),
+            choices=tuple(described["action_choices"]) if any(described["action_choices"]) else None,
         )
         numbers: dict[str, specs.ArraySpec] = {}
         cameras: dict[str, specs.ArraySpec] = {}
@@ -190,7 +191,7 @@ class GymEnvironment(Environment, Background):
         self._starts: dict[int, tuple[Conditions, SlotWords]] = {}  # of the present episodes
         self._starting: dict[int, tuple[Conditions, bool]] = {}
         self._slots = slots
-        self._moving: tuple[list[int], set[int]] | None = None  # env slots of the begun step; those with pictures
+        self._moving: tuple[list[int], set[int]] = [], set()  # env slots of the begun step; those with pictures
         self._config, self._facts = config, facts
         self._pictures = SlotPictures(cameras, num_envs, always_drawn=not described["draws_on_demand"])
         self._running = np.zeros(num_envs, bool)
@@ -286,10 +287,8 @@ class GymEnvironment(Environment, Background):
         self._slots.begin_step(actions, *self._moving)
 
     def finish_step(self) -> Step:
-        """Return the step that was begun, RuntimeError if none was."""
-        if self._moving is None:
-            raise RuntimeError("no step was begun")
-        (moving, seen), self._moving = self._moving, None
+        """Return the step that was begun."""
+        moving, seen = self._moving
         steps, config = self._slots.finish_step(), self._config
         for slot in moving if self._pictures else ():
             if slot not in steps.failures:
@@ -365,8 +364,8 @@ class GymEnvironment(Environment, Background):
             worker = next((worker for worker in workers if not worker.starting), workers[0])
             return worker.asked({"request": "expert", "task": task}, {"observations": observations})["actions"]
         except (RequestError, WorkerError) as error:
-            if isinstance(error, RequestError) and error.kind in FAMILIES:
-                raise FAMILIES[error.kind](error.words) from error
+            if isinstance(error, RequestError) and error.as_here is not None:
+                raise error.as_here from error
             raise ArenaError(f"the expert for '{task}' failed: {error}{error.details}") from error
 
     def provenance(self) -> Mapping[str, str]:

@@ -103,6 +103,16 @@ def test_an_environment_that_cannot_be_made_or_does_not_repeat_is_refused(place,
         build(make_kwargs=make_kwargs, **place)
 
 
+def test_as_many_env_slots_pay_as_keep_the_workers_cores_busy_and_that_is_said(caplog):
+    builder = ENVIRONMENTS.get(f"gym:{ID}")
+    caplog.set_level("INFO")
+    assert builder.paying_num_envs(builder.config_class(), num_threads=3) == 1
+    assert not caplog.messages
+    config = builder.config_class(**IN_WORKERS, envs_per_worker=2)
+    assert builder.paying_num_envs(config, num_threads=3) == 6
+    assert "num_envs auto: up to 6, 2 for each core" in caplog.text
+
+
 def test_an_environment_that_ignores_its_seed_runs_if_one_insists():
     assert not build(make_kwargs={"misbehaviour": "unseeded"}, seeded=False).reproducible
     assert build().reproducible

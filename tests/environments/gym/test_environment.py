@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.gym.builder import MetaWorldConfig
-from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, UnannouncedPictureError
+from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError, UnannouncedPictureError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec, Pictures
+from isaaclab_arena.policy.catalog import FunctionPolicy
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import VideoRecorder
@@ -144,6 +145,17 @@ def test_a_dict_of_actions_is_one_vector_whose_numbers_have_names():
     started(environment, 1)
     step = environment.step(torch.tensor([[0.25, -2.0, 0.9]]))
     assert step.observation["policy"]["number"].tolist() == [[1.25, 0.0]]
+
+
+def test_a_policy_gives_one_choice_for_each_env_slot_as_policies_of_gymnasium_do():
+    def lean(observation):
+        return (observation["policy"]["obs"][:, 2] > 0).numpy().astype(np.int64)
+
+    given = (lean, lambda observation: lean(observation)[:, None])
+    flat, whole = (run("gym:CartPole-v1", num_envs=2, policy=FunctionPolicy(each)) for each in given)
+    assert [each.length for each in flat.values()] == [each.length for each in whole.values()]
+    with pytest.raises(PolicyError, match=r"shape \(2,\), the environment takes \(2, 1\)"):
+        run("gym:Pendulum-v1", num_envs=2, policy=FunctionPolicy(lean))
 
 
 def test_success_ends_an_episode_at_its_first_step_or_counts_at_the_last_one_or_is_not_measured():

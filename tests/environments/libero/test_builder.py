@@ -189,6 +189,7 @@ DESCRIPTION = {
     "action_low": [-1.0] * 7,
     "action_high": [1.0] * 7,
     "action_names": None,
+    "action_choices": [0] * 7,
     "info_keys": ["success"],
     "metric_keys": [],
     "max_episode_length": 220,

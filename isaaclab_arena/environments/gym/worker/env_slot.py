@@ -156,6 +156,7 @@ class EnvSlot:
             "action_low": self._actions.low.tolist(),
             "action_high": self._actions.high.tolist(),
             "action_names": self._actions.names,
+            "action_choices": self._actions.choices,
             "max_episode_length": spec.max_episode_steps if spec is not None else None,
             "nondeterministic": spec is not None and spec.nondeterministic,
             "rates": rates,
@@ -356,6 +357,7 @@ class FlatActions(typing.NamedTuple):
     names: list[str] | None  # of the elements, such as ``arm.0``; None for a space without named parts
     # From a flat float32 action to one of the space: clipped, whole numbers rounded.
     native: typing.Callable[[np.ndarray], typing.Any]
+    choices: list[int]  # how many whole numbers each element may be, 0 for any number
 
 
 def flat_actions(space: typing.Any, name: str = "") -> FlatActions:
@@ -375,7 +377,8 @@ def flat_actions(space: typing.Any, name: str = "") -> FlatActions:
 
         low = np.concatenate([part.low for part in parts.values()])
         high = np.concatenate([part.high for part in parts.values()])
-        return FlatActions(low, high, [each for part in parts.values() for each in part.names or ()], put_together)
+        names = [each for part in parts.values() for each in part.names or ()]
+        return FlatActions(low, high, names, put_together, [each for part in parts.values() for each in part.choices])
 
     bounds, dtype = _bounds(space), space.dtype
     low, high = (each.astype(np.float64).reshape(-1) for each in bounds)
@@ -391,6 +394,7 @@ def flat_actions(space: typing.Any, name: str = "") -> FlatActions:
     else:
         # Half a step on either side, so that a uniform draw takes each whole number equally often.
         low, high = low - 0.5, high + 0.5
+    choices = [0] * len(low) if kind == "Box" else (high - low).astype(int).tolist()
     names = None
     if name:
         names = [name] if len(low) == 1 else [f"{name}.{number}" for number in range(len(low))]
@@ -405,7 +409,7 @@ def flat_actions(space: typing.Any, name: str = "") -> FlatActions:
             return int(np.rint(values))
         return (np.rint(values) if is_whole else values).astype(dtype, copy=False)
 
-    return FlatActions(low, high, names, clipped)
+    return FlatActions(low, high, names, clipped, choices)
 
 
 def _bounds(space: typing.Any) -> tuple[np.ndarray, np.ndarray]:

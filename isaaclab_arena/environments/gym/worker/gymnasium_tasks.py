@@ -219,17 +219,20 @@ class RobosuiteTask(gymnasium.Env):
             self.task.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
         with self._cameras.drawing(self._pictures_wanted):
             observation = self.task.reset()
-        return self._shown(observation), {"success": bool(self.task._check_success())}
+        return self._shown(observation), {"success": self._is_solved()}
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
         """Make one control step."""
         with self._cameras.drawing(self._pictures_wanted):
             observation, reward, _, _ = self.task.step(np.asarray(action, np.float64))
-        return self._shown(observation), float(reward), False, False, {"success": bool(self.task._check_success())}
+        return self._shown(observation), float(reward), False, False, {"success": self._is_solved()}
 
     def close(self) -> None:
         """Close the environment."""
         self.task.close()
+
+    def _is_solved(self) -> bool:
+        return bool(self.task._check_success())
 
     def _shown(self, observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:
         shown = {name: np.atleast_1d(value) for name, value in observation.items() if not name.endswith("-state")}
@@ -327,8 +330,10 @@ _PICKLED = "data.pkl"
 _VALUES = frozenset(
     {"BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES", "GLOBAL"}
 )
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
-_IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_STRUCTURE = frozenset(
+    {"PROTO", "FRAME", "STOP", "MARK", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "REDUCE", "BUILD"}
+)
 _MOST_INSTRUCTIONS = 200  # an array needs 64
 
 
@@ -363,89 +368,49 @@ def read_init_states(path: str) -> np.ndarray:
     return states
 
 
-class _Call(typing.NamedTuple):
-    """A function call that a pickle requests, which is never made: the function's name, and its arguments."""
-
-    name: str
-    arguments: tuple
-
-
-_GATHERED: dict[str, tuple[int, typing.Callable[[list], typing.Any]]] = {
-    "TUPLE1": (1, tuple),
-    "TUPLE2": (2, tuple),
-    "TUPLE3": (3, tuple),
-    "STACK_GLOBAL": (2, " ".join),
-    "REDUCE": (2, lambda parts: _Call(*parts)),
-}
-"""Instructions that replace the last parts of the stack by one: the number of parts, and the maker of the one."""
-
-
-def _described(data: bytes) -> tuple[typing.Any, dict[int, typing.Any]]:
-    """Return the result of a pickle's instructions, and the states given to calls by their `id`, without any call."""
-    stack: list[typing.Any] = []
-    marks: list[int] = []
-    memo: dict[typing.Any, typing.Any] = {}
-    states: dict[int, typing.Any] = {}
+def _parts(data: bytes) -> list[typing.Any]:
+    """Return the names and values in a pickle, in order and without their structure; nothing is called."""
+    parts: list[typing.Any] = []
+    memo: dict[int, list[typing.Any]] = {}
     for number, (opcode, argument, _) in enumerate(pickletools.genops(data)):
         if number >= _MOST_INSTRUCTIONS:
             raise ValueError(f"it has more than {_MOST_INSTRUCTIONS} instructions, which no array of numbers needs")
         name = opcode.name
         if name in _VALUES:
-            stack.append(argument)
+            parts.append(argument)
         elif name in _CONSTANTS:
-            stack.append(_CONSTANTS[name])
-        elif name in _GATHERED:
-            count, make = _GATHERED[name]
-            start = len(stack) - count
-            stack[start:] = [make(stack[start:])]
-        elif name == "MARK":
-            marks.append(len(stack))
-        elif name == "TUPLE":
-            start = marks.pop()
-            stack[start:] = [tuple(stack[start:])]
+            parts.append(_CONSTANTS[name])
+        elif name == "STACK_GLOBAL":
+            parts[-2:] = [" ".join(parts[-2:])]
         elif name in {"BINPUT", "LONG_BINPUT", "MEMOIZE"}:
-            memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
+            # Pickles of arrays repeat names and values only.
+            memo[len(memo) if name == "MEMOIZE" else typing.cast(int, argument)] = parts[-1:]
         elif name in {"BINGET", "LONG_BINGET"}:
-            stack.append(memo[argument])
-        elif name == "BUILD":
-            state = stack.pop()
-            states[id(stack[-1])] = state
-        elif name not in _IGNORED:
+            parts += memo[typing.cast(int, argument)]
+        elif name not in _STRUCTURE:
             raise ValueError(f"it has a {name}, which no array of numbers needs")
-    return stack.pop(), states
+    return parts
 
 
 def _array(data: bytes) -> np.ndarray:
-    """Return the array that a pickle's instructions describe."""
-    call, states = _described(data)
-    name = _called(call)
-    if name not in {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}:
-        raise ValueError(f"it calls for {name}")
-    _, shape, number_type, in_fortran_order, values = states[id(call)]
-
-    # The type of its numbers, with their byte order.
-    if _called(number_type) != "numpy dtype":
-        raise ValueError(f"its numbers are of type {_called(number_type)}")
-    spelling = number_type.arguments[0]
-    if not isinstance(spelling, str):
-        raise TypeError(f"its numbers are of type {_called(spelling)}")
-    dtype = np.dtype(spelling)
+    """Return the array that a pickle describes: all of its parts have fixed places, but the shape has any length."""
+    parts = _parts(data)
+    if parts[0] not in ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"):
+        raise ValueError(f"it calls for {parts[0] if isinstance(parts[0], str) else f'a {type(parts[0]).__name__}'}")
+    # Pickle protocol 2 has no bytes, and writes them as text with its encoding.
+    is_text, number_type = parts[3] == "_codecs encode", parts.index("numpy dtype")
+    shape = parts[7 if is_text else 5 : number_type]
+    dtype = np.dtype(str(parts[number_type + 1]))
     if dtype.kind not in "fiu":
         raise ValueError(f"it holds {dtype}, and no numbers")
-    if states[id(number_type)][1] == ">":
+    if parts[number_type + 5] == ">":
         dtype = dtype.newbyteorder(">")
-
-    # Pickle protocol 2 has no bytes, and writes them as text.
-    if isinstance(values, _Call) and values.name == "_codecs encode" and values.arguments[1] == "latin1":
-        values = values.arguments[0].encode("latin1")
-    elif not isinstance(values, bytes):
-        raise TypeError(f"its values are {_called(values)}")
+    in_fortran_order, *written = parts[number_type + 12 :]
+    if is_text and written[2] != "latin1":
+        raise ValueError(f"its values are text in {written[2]}")
+    values = written[1].encode("latin1") if is_text else written[0]
     order: typing.Literal["F", "C"] = "F" if in_fortran_order else "C"
     return np.frombuffer(values, dtype).reshape(shape, order=order)
-
-
-def _called(thing: typing.Any) -> str:
-    return thing.name if isinstance(thing, _Call) else f"a {type(thing).__name__}"
 
 
 # Play LIBERO's resets so that each is independent of the resets before it.
@@ -572,7 +537,7 @@ class Libero:
         return gymnasium.wrappers.TimeLimit(environment, max_episode_length or 1)
 
 
-class LiberoTask(gymnasium.Env):
+class LiberoTask(RobosuiteTask):
     """A LIBERO task behind Gymnasium's interface, with LIBERO's own names of observables."""
 
     runs_on = ("robosuite", "bddl")
@@ -600,10 +565,6 @@ class LiberoTask(gymnasium.Env):
             }
         )
 
-    def draw_pictures(self, wanted: bool) -> None:  # noqa: FBT001  as the hook has it
-        """Set if the pictures of the next reset or step are wanted."""
-        self._pictures_wanted = wanted
-
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         """Start the episode that ``options["conditions"]`` describe; ``seed`` is not used."""
         del seed
@@ -619,19 +580,16 @@ class LiberoTask(gymnasium.Env):
         for number in range(waits):
             with self._cameras.drawing(wanted and number == waits - 1):
                 observation = self.task.step(list(HOLD))[0]
-        return self._shown(observation), {"success": bool(self.task.check_success())}
+        return self._shown(observation), {"success": self._is_solved()}
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
         """Make one control step."""
         native = np.asarray(action, np.float64).copy()
         native[-1] = GRIPPERS[self._settings["gripper"]](native[-1])
-        with self._cameras.drawing(self._pictures_wanted):
-            observation, reward, _, _ = self.task.step(native)
-        return self._shown(observation), float(reward), False, False, {"success": bool(self.task.check_success())}
+        return super().step(native)
 
-    def close(self) -> None:
-        """Close the environment."""
-        self.task.close()
+    def _is_solved(self) -> bool:
+        return bool(self.task.check_success())
 
     def _shown(self, observation: typing.Mapping[str, typing.Any]) -> dict[str, np.ndarray]:
         shown, size = _states(observation), self._settings["picture_size"]

@@ -100,7 +100,7 @@ def test_an_action_is_clipped_and_whole_numbers_are_rounded(space, action, expec
 
 def test_a_uniform_draw_takes_every_whole_number_equally_often():
     space = spaces.Discrete(4)
-    low, high, _, to_native = flat_actions(space)
+    low, high, _, to_native, _ = flat_actions(space)
     draws = np.random.default_rng(0).uniform(low, high, (4000, 1)).astype(np.float32)
     counts = np.bincount([to_native(draw) for draw in draws])
     assert counts.min() > 900
@@ -112,9 +112,10 @@ ARM_AND_GRIPPER = spaces.Dict(
 
 
 def test_the_parts_of_an_action_follow_each_other_in_the_order_of_the_space_and_have_its_names():
-    low, high, names, to_native = flat_actions(ARM_AND_GRIPPER)
+    low, high, names, to_native, choices = flat_actions(ARM_AND_GRIPPER)
     assert (low.tolist(), high.tolist()) == ([-1.0, -1.0, -0.5, -0.5], [1.0, 1.0, 1.5, 2.5])
     assert names == ["arm.0.0", "arm.0.1", "arm.1", "gripper"]
+    assert choices == [0, 0, 2, 3]
     assert flat_actions(spaces.Box(-1.0, 1.0, (2,))).names is None
     native = to_native(flat(0.5, 3.0, 0.9, 1.6))
     assert ARM_AND_GRIPPER.contains(native)

@@ -193,7 +193,7 @@ NESTED = b")" + b"".join(b"q%ch%c\x86" % (level, level) for level in range(40)) 
         # A type of numbers whose text would have 2 to the power of 40 brackets.
         (
             NESTED + b"cnumpy.core.multiarray\n_reconstruct\n)R(K\1K\1\x85" + DTYPE + b"h\xff\x85R\x89X\0\0\0\0tb.",
-            "its numbers are of type a tuple",
+            "holds no array of initial states",
         ),
     ],
 )

@@ -127,7 +127,7 @@ def test_an_observable_of_another_package_may_need_the_picture_unless_that_packa
 def test_the_environment_of_the_document_draws_what_is_wanted():
     names: dict[str, Any] = {}
     document = (ROOT / "docs" / "how_to" / "gymnasium.md").read_text()
-    exec(blocks(document, "python")[0], names)
+    exec(blocks(document, "python")[1], names)
     block: Any = names["PushBlock"]()
     slot = EnvSlot(gymnasium.wrappers.TimeLimit(block, 5), ())
     assert slot.description()["draws_on_demand"]
