@@ -125,6 +125,16 @@ class RunLock(AbstractContextManager["RunLock"]):
     __exit__ = release
 
 
+def is_in_use(directory: Path) -> bool:
+    """Whether a process holds the lock of a directory; those of a killed program end a little after it."""
+    if not (directory / layout.LOCK_FILE).is_file():
+        return False
+    with RunLock(directory) as lock, suppress(ConfigError):
+        lock.hold(alone=True)
+        return False
+    return True
+
+
 # The transitions of a run in its directory, in order. A process may die between any two of them: then the next start
 # goes on, or a rank that is left. `tests/storage/recovery/test_leftovers.py` cuts a run at each one.
 
