@@ -394,11 +394,8 @@ class Watch:
             # The watch ends if it has an end, the training has reached it, and no checkpoint is left to try.
             if ready is None:
                 refused = {step for (step, _), due in self._not_before.items() if due == math.inf}
-                begun = [self._records.get(each.step) for each in wanted]
-                are_over = all(
-                    each is not None and (each.is_done or each.tries >= _TRIES_AT_END or each.step in refused)
-                    for each in begun
-                )
+                tried = {each.step for each in self._records.values() if each.is_done or each.tries >= _TRIES_AT_END}
+                are_over = (refused | tried).issuperset(each.step for each in wanted)
                 is_reached = self._last is not None or any(until is not None and each.step >= until for each in found)
                 is_quiet = not self._waits or self.now() - began_s >= settings.quiet_s
                 if settings.once and not wanted and not self._records:
@@ -541,9 +538,8 @@ class Watch:
 
 def _reason(exit_code: int, run: Path) -> str | None:
     """Return the reason why the evaluation of a run failed, by the exit code of the runner; None if it did not."""
-    job_file = run.parent / "watch" / run.name / "jobs.json"
-    reasons = {0: None, 1: "not every job has all its episodes; its table says why"}
-    reasons[_REFUSED] = f"it was refused; isaaclab-arena validate {job_file} says why"
+    refused = f"it was refused; isaaclab-arena validate {run.parent / 'watch' / run.name / 'jobs.json'} says why"
+    reasons = {0: None, 1: "not every job has all its episodes; its table says why", _REFUSED: refused}
     return reasons.get(exit_code, f"its process ended with {exit_code}")
 
 

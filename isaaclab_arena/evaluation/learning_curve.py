@@ -209,7 +209,7 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
     """Write `curve.csv`, `curve.md`, `curve.svg` and `curve.png` of at least one point; return the table's path."""
     ordered = sorted(points, key=lambda point: (point.job, point.step))
     repeats = ["distinct_conditions"] * any(point.distinct < len(point.episodes) for point in ordered)
-    names = ("job", "step", "successes", "scored", "success_rate", "success_low", "success_high", *repeats)
+    names = ["job", "step", "successes", "scored", "success_rate", "success_low", "success_high", *repeats]
     lines, cells = [], []
     for point in ordered:
         rate, low, high = ends = point.success_rate, point.interval.low, point.interval.high
@@ -218,12 +218,10 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
         cells.append((point.job, str(point.step), f"{100 * rate:.1f} %", interval, point.scored_in_words))
     shown = pd.DataFrame(cells, columns=["job", "step", "success", "95 % interval", "episodes"])
     write_text(directory / "curve.md", f"{markdown_table(shown)}\n", overwrite=True)
-    table = directory / "curve.csv"
-    write_text(table, merge.csv_text(pd.DataFrame(lines, columns=[*names])), overwrite=True)
+    write_text(table := directory / "curve.csv", merge.csv_text(pd.DataFrame(lines, columns=names)), overwrite=True)
 
     # The legend is one line below the steps.
-    steps = {point.step for point in ordered}
-    first, last = min(steps), max(steps)
+    first, last = min(point.step for point in ordered), max(point.step for point in ordered)
     curves, legend, left = list[RateCurve](), list[Mark](), float(_LEFT)
     for number, job in enumerate(dict.fromkeys(point.job for point in ordered)):
         colour, band = _COLOURS[number % len(_COLOURS)]
@@ -245,8 +243,8 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
         *legend,
     ]
     told = ", ".join(f"{point.job} at {point.step}: {100 * point.success_rate:.0f} %" for point in ordered[:20])
-    about = f"Success by step with 95 % intervals. {told}"
-    picture = Picture(width=_WIDTH, height=_HEIGHT, marks=marks, description=about)
+    told = f"Success by step with 95 % intervals. {told}"
+    picture = Picture(width=_WIDTH, height=_HEIGHT, marks=marks, description=told)
     write_text(directory / "curve.svg", svg(picture), overwrite=True)
     write_bytes(directory / "curve.png", png(picture), overwrite=True)
     return table
@@ -294,9 +292,8 @@ def write_watch_page(directory: Path, points: Sequence[Point], output: Path | No
         scores.append(("in the episodes that it was chosen by", chosen, address(directory / f"step_{chosen.step}")))
     if best is not None:
         scores.append((best.in_words, best.fresh, address(directory / f"best_step_{best.chosen.step}")))
-    who = curves[0].of if len(curves) == 1 else f"{len(curves)} jobs"
     page = {
-        "title": f"{who} by checkpoint",
+        "title": f"{curves[0].of if len(curves) == 1 else f'{len(curves)} jobs'} by checkpoint",
         "directory": plain_text(directory.absolute().name),
         "made_at": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "curves": curves,
