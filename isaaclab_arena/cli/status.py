@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import tyro
 from rich.console import Console
@@ -34,6 +35,8 @@ from isaaclab_arena.storage import layout, ledger
 from isaaclab_arena.training.config import PROGRESS, SETTINGS, TRAINING_OF_OTHERS
 
 _MAX_NAMES, _MAX_RANKS_SHOWN = 8, 64
+_PHASES = ("collection", "learning", "evaluation")
+"""The parts of a training's time, as its measures name them."""
 _NOTHING_YET = {ledger.JobResultStatus.MISSING, ledger.JobResultStatus.SKIPPED}
 
 
@@ -320,30 +323,33 @@ def training_status(directory: Path) -> TrainingStatus | None:
     total = next((number for number in asked if type(number) is int), None)
     # The last line may be half-written.
     table, silent_s = pd.DataFrame(columns=["step", "measure", "value"]), None
-    if progress.is_file():
+    if progress.is_file() and progress.stat().st_size:
         table = pd.read_csv(progress, on_bad_lines="skip")
         table = table.assign(**{name: pd.to_numeric(table[name], errors="coerce") for name in ("step", "value")})
         silent_s = max(time.time() - progress.stat().st_mtime, 0.0)
     table = table.dropna()
     found, best = find_checkpoints(directory), best_of_training(directory)
     iteration = max([int(step) for step in table["step"].unique()] + [each.step for each in found], default=0)
-    rates = table[table["measure"] == "Perf/total_fps"]["value"]
-    spent = table[table["measure"].isin(["Perf/collection_time", "Perf/learning_time", "Perf/evaluation_time"])]
+    measured = {str(name): own["value"].to_numpy(float) for name, own in table.groupby("measure")}
+    rates = measured.get("Perf/total_fps", ())
+    spent_s = sum(float(measured.get(f"Perf/{name}_time", np.zeros(1)).sum()) for name in _PHASES)
 
-    # Only this package's own trainings hold a lock while they are at work.
+    # Trainings of other packages hold no lock while they are at work.
     state, resume = None, f"isaaclab-arena resume {shlex.quote(str(directory))}"
-    if total is not None and iteration >= total:
+    if ledger.is_in_use(directory):
+        state = RunState.RUNNING
+    elif total is not None and iteration >= total:
         state = RunState.FINISHED
     elif settings.is_file():
-        state = RunState.RUNNING if ledger.is_in_use(directory) else RunState.STOPPED
+        state = RunState.STOPPED
     is_known = state is RunState.RUNNING and total is not None and len(rates) > 0
     return TrainingStatus(
         directory=str(directory),
         state=state,
         iteration=iteration,
         max_iterations=total,
-        steps_per_s=float(rates.iloc[-1]) if len(rates) else None,
-        time_left_s=float(spent["value"].sum()) / len(rates) * (total - iteration) if is_known and total else None,
+        steps_per_s=float(rates[-1]) if len(rates) else None,
+        time_left_s=spent_s / len(rates) * (total - iteration) if is_known and total else None,
         silent_s=silent_s,
         last_checkpoint=str(found[-1].path) if found else None,
         best_checkpoint=None if best is None else str(best[0]),

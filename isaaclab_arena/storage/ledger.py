@@ -129,10 +129,13 @@ def is_in_use(directory: Path) -> bool:
     """Whether a process holds the lock of a directory; those of a killed program end a little after it."""
     if not (directory / layout.LOCK_FILE).is_file():
         return False
-    with RunLock(directory) as lock, suppress(ConfigError):
-        lock.hold(alone=True)
-        return False
-    return True
+    # A reader that may not write the lock file cannot know.
+    with suppress(StorageError), RunLock(directory) as lock:
+        try:
+            lock.hold(alone=True)
+        except ConfigError:
+            return True
+    return False
 
 
 # The transitions of a run in its directory, in order. A process may die between any two of them: then the next start
