@@ -269,7 +269,10 @@ def paths_of(document: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterato
 
 # Make and find the directories of training runs, and read their settings.
 
-SETTINGS = Path("params") / "train.yaml"
+SETTINGS, PROGRESS = Path("params") / "train.yaml", "progress.csv"
+TRAINING_OF_OTHERS = "training.json"
+"""File that another package's command writes beside its checkpoints. Its keys are ``command_line``,
+``working_directory`` and ``world_size``."""
 
 LAUNCHER = "launcher"
 """Name of the directory for the ranks' output, in that of a run."""
