@@ -50,6 +50,7 @@ def read_some(
         ]
         if shown:
             about = {"__doc__": options_class.__doc__}
+            how["prog"] += getattr(options_class, "operands", "")
             tyro.cli(make_dataclass("InGroups", shown, kw_only=True, namespace=about), args=["--help"], **how)
     else:
         # A required option under a wrong name would be reported as missing.

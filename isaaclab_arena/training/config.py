@@ -15,7 +15,16 @@ from isaaclab_arena.config.command_line import read_some
 from isaaclab_arena.config.documents import read_document, read_value
 from isaaclab_arena.config.options import Count, NotNegative, Positive, read_options, wrong_numbers
 from isaaclab_arena.distributed import context, devices, launch
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option, problems_at, problems_into, refuse
+from isaaclab_arena.errors import (
+    ConfigError,
+    Problem,
+    did_you_mean,
+    nearest_names,
+    nearest_option,
+    problems_at,
+    problems_into,
+    refuse,
+)
 from isaaclab_arena.models import ActionScaling
 from isaaclab_arena.nested import overlaid, set_at, without_none
 from isaaclab_arena.paths import make_dated_directory
@@ -539,10 +548,13 @@ def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[Train
     )
     # The words after an unknown option may be its values, so they are not reported.
     problems = []
+    options_here = {*(field.name for field in fields(TrainOptions)), *_OPTIONS}
+    paths = [*paths_of(default_document()), ("agent", "learning_rate")]
     for name in [word.partition("=")[0] for word in rest if word.startswith("-")]:
         unknown = name.lstrip("-").replace("-", "_")
-        settable = [".".join(path) for path in paths_of(default_document()) if path[-1] == unknown]
-        reason = nearest_option(unknown, [*(field.name for field in fields(TrainOptions)), *_OPTIONS])
+        near = nearest_names(unknown, {*options_here, *(path[-1] for path in paths)})
+        settable = [".".join(path) for path in paths if path[-1] in {unknown, *near} - options_here]
+        reason = nearest_option(unknown, options_here)
         if settable:
             reason = f"; it is set by {' or '.join(f'{path}=...' for path in settable)}"
         problems.append(Problem(f"unknown option{reason}", key=name))
