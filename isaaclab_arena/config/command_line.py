@@ -34,10 +34,12 @@ def read_some(
     """Read the options of a dataclass, and return them with the other words in order, which another reader takes.
 
     Base classes with a `heading` of their own are groups of the help, "<heading> options", explained by the docstring
-    of the first class. Options of a class whose heading is empty are not shown.
+    of the first class. Options of a class whose heading is empty are not shown. ``operands`` of the class are words
+    of the usage that another reader takes.
     """
     how: dict[str, Any] = {"prog": program, "use_underscores": True, "console_outputs": on_console, "config": _MARKERS}
     if _asks_for_help(words):
+        how["prog"] += getattr(options_class, "operands", "")
         groups: list[type] = []
         for each in options_class.__mro__:
             if "heading" in vars(each) and not any(issubclass(group, each) for group in groups):
@@ -50,7 +52,6 @@ def read_some(
         ]
         if shown:
             about = {"__doc__": options_class.__doc__}
-            how["prog"] += getattr(options_class, "operands", "")
             tyro.cli(make_dataclass("InGroups", shown, kw_only=True, namespace=about), args=["--help"], **how)
     else:
         # A required option under a wrong name would be reported as missing.

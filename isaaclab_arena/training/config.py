@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from isaaclab_arena.checkpoints import checkpoint_file, numbered_checkpoints
 from isaaclab_arena.config.command_line import read_some
@@ -471,6 +471,8 @@ def _as_yaml(value: str) -> str:
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(launch.LaunchOptions):
     """Train a policy: TASK [options] [agent.learning_rate=3e-4 env.embodiment=panda ...]."""
+
+    operands: ClassVar[str] = " TASK"
 
     config: Path | None = None
     """YAML or JSON file with settings that override the task's own."""

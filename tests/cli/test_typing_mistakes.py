@@ -193,3 +193,10 @@ def test_ctrl_c_during_imports_is_one_line(program, directory):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize(("command", "operand"), [("run", "JOBS"), ("train", "TASK")])
+def test_the_usage_names_what_a_command_needs(command, operand, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert f"usage: isaaclab-arena {command} {operand}" in capsys.readouterr().out
