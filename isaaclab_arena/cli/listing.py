@@ -41,8 +41,10 @@ _REGISTRIES = {
 class ListOptions:
     """Show the names that a job file may use, or the tasks of train; one line each, or one of them with its options."""
 
-    what: tyro.conf.Positional[str]
-    """What to list: environments, suites, tasks, policies, embodiments (or robots), objects."""
+    what: tyro.conf.Positional[
+        Literal["environments", "suites", "tasks", "policies", "embodiments", "robots", "objects"]
+    ]
+    """What to list; robots are embodiments."""
     name: tyro.conf.Positional[str] = ""
     """Show this one with its options; a part of the name will do. For an environment, also show the policy's inputs and
     outputs there, with the options typed after it, such as --embodiment so101 or --enable_cameras."""
@@ -52,19 +54,21 @@ class ListOptions:
 
 def main(argv: Sequence[str]) -> int:
     """Show one catalog, or one entry of it; ConfigError, or EnvironmentBuildError if the entry cannot be built."""
-    options, rest = read_some(ListOptions, argv, program="isaaclab-arena list")
     # A part of a name will do where it is that of one name: ``list robot``, ``list environments lift``.
-    kinds = [each for each in _REGISTRIES if options.what.rstrip("sy") in each]
-    if len(kinds) != 1:
-        raise ConfigError(f"there is no '{options.what}'{did_you_mean(options.what, _REGISTRIES)}", key="WHAT")
-    registry = _REGISTRIES[kinds[0]]
+    words = list(argv)
+    if words and not words[0].startswith("-"):
+        kinds = [each for each in _REGISTRIES if words[0].rstrip("sy") in each]
+        if len(kinds) != 1:
+            raise ConfigError(f"there is no '{words[0]}'{did_you_mean(words[0], _REGISTRIES)}", key="WHAT")
+        words[0] = kinds[0]
+    options, rest = read_some(ListOptions, words, program="isaaclab-arena list")
+    registry = _REGISTRIES[options.what]
     if options.name and options.name not in registry:
         with_part = [each for each in registry.names() if options.name.lower() in each]
         if len(with_part) > 1:
             print(catalog_text(registry, with_part, shows_options=False))
             return 0
         options = replace(options, name=(with_part or [options.name])[0])
-    options = replace(options, what=kinds[0])
     if rest and (options.what != "environments" or not options.name):
         raise ConfigError(f"unexpected argument '{rest[0]}'; options follow the name of an environment")
     # An unknown name is a ConfigError; `catalog_text` would show it as a line.
