@@ -54,15 +54,9 @@ class ListOptions:
 
 def main(argv: Sequence[str]) -> int:
     """Show one catalog, or one entry of it; ConfigError, or EnvironmentBuildError if the entry cannot be built."""
-    # A part of a name will do where it is that of one name: ``list robot``, ``list environments lift``.
-    words = list(argv)
-    if words and not words[0].startswith("-"):
-        kinds = [each for each in _REGISTRIES if words[0].rstrip("sy") in each]
-        if len(kinds) != 1:
-            raise ConfigError(f"there is no '{words[0]}'{did_you_mean(words[0], _REGISTRIES)}", key="WHAT")
-        words[0] = kinds[0]
-    options, rest = read_some(ListOptions, words, program="isaaclab-arena list")
+    options, rest = read_some(ListOptions, _with_whole_kind(argv), program="isaaclab-arena list")
     registry = _REGISTRIES[options.what]
+    # A part of a name will do where only one name has it.
     if options.name and options.name not in registry:
         with_part = [each for each in registry.names() if options.name.lower() in each]
         if len(with_part) > 1:
@@ -108,6 +102,17 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         print_json(data)
     return 0
+
+
+def _with_whole_kind(argv: Sequence[str]) -> list[str]:
+    """Return the words with the kind of names written out, of which a part will do: ``list robot``. ConfigError."""
+    words = list(argv)
+    if words and not words[0].startswith("-"):
+        kinds = [each for each in _REGISTRIES if words[0].rstrip("sy") in each]
+        if len(kinds) != 1:
+            raise ConfigError(f"there is no '{words[0]}'{did_you_mean(words[0], _REGISTRIES)}", key="WHAT")
+        words[0] = kinds[0]
+    return words
 
 
 def catalog_data(registry: Registry, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
