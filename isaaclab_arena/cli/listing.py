@@ -59,10 +59,10 @@ def main(argv: Sequence[str]) -> int:
     # A part of a name will do where only one name has it.
     if options.name and options.name not in registry:
         with_part = [each for each in registry.names() if options.name.lower() in each]
-        if len(with_part) > 1:
+        if len(with_part) > 1 and not options.json:
             print(catalog_text(registry, with_part, shows_options=False))
             return 0
-        options = replace(options, name=(with_part or [options.name])[0])
+        options = replace(options, name=with_part[0] if len(with_part) == 1 else options.name)
     if rest and (options.what != "environments" or not options.name):
         raise ConfigError(f"unexpected argument '{rest[0]}'; options follow the name of an environment")
     # An unknown name is a ConfigError; `catalog_text` would show it as a line.
