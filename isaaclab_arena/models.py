@@ -646,7 +646,8 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
     except (RuntimeError, ValueError, EOFError, KeyError, IndexError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"is no checkpoint: {first_line(error)}", file=str(path)) from error
+        message = "is no checkpoint, or a damaged one: torch.load cannot read it; name a file that torch.save wrote"
+        raise ConfigError(message, file=str(path)) from error
     except Exception as error:
         # The restricted unpickler's error has no public name: its class is in the module that this project must not
         # use.

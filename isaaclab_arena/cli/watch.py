@@ -24,7 +24,7 @@ from isaaclab_arena.analysis.comparison import Question, compare_directories
 from isaaclab_arena.analysis.comparison_files import write_comparison
 from isaaclab_arena.checkpoints import BEST_RULE, Checkpoint, Readiness, find_checkpoints, last_checkpoint, look_at
 from isaaclab_arena.config import documents, loading
-from isaaclab_arena.config.command_line import read_some
+from isaaclab_arena.config.command_line import misspelt, read_some
 from isaaclab_arena.config.expansion.suites import CHECKPOINTS_KEY, OPTIONS, ROBUSTNESS_KEY
 from isaaclab_arena.config.options import Amount, Count, Positive, Share, shown, wrong_numbers
 from isaaclab_arena.config.schema import MAX_SEED
@@ -48,7 +48,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions:
-    """Evaluate the checkpoints of a training as they appear: TRAINING --eval_jobs_config JOBS [OPTIONS].
+    """Evaluate the checkpoints of a training as they appear: TRAINING JOBS [OPTIONS].
 
     More options are those of `isaaclab-arena run`, such as --device cpu, --nproc_per_node 2, or --cluster ray
     --num_ranks 16 --gpus_per_rank 1.
@@ -56,8 +56,8 @@ class WatchOptions:
 
     training: tyro.conf.Positional[Path]
     """Directory of a training by rsl_rl, LeRobot, GR00T or this package; it may appear later."""
-    eval_jobs_config: Path
-    """Job file; its policies get each checkpoint in turn."""
+    eval_jobs_config: Path = Path()
+    """JOBS, a job file; its policies get each checkpoint in turn."""
     output_dir: Path | None = None
     """Directory of the watch, outputs/watch_<training> by default. A second watch of it waits for the first."""
     pattern: str | None = None
@@ -549,6 +549,11 @@ def _reason(exit_code: int, run: Path) -> str | None:
 def main(argv: Sequence[str]) -> int:
     """Watch a training, and return the exit code; ConfigError if an option, the training or the job file is wrong."""
     options, others = read_some(WatchOptions, argv, program="isaaclab-arena watch")
+    if options.eval_jobs_config == Path():
+        if not others or others[0].startswith("-"):
+            refuse(misspelt(others, ["eval_jobs_config"]))
+            raise ConfigError("is missing; type: isaaclab-arena watch TRAINING jobs.json", key="JOBS")
+        options = replace(options, eval_jobs_config=Path(others.pop(0)))
     # Check everything before the first wait: a mistake must not appear hours later.
     document = documents.read_document(options.eval_jobs_config)
     if not isinstance(document, dict):
