@@ -21,7 +21,7 @@ from isaaclab_arena.storage import atomic, layout, ledger
 from isaaclab_arena.storage.commits import CommitLine, CommitLog, CommitWriter, contradiction, parse_line, read_commits
 from isaaclab_arena.storage.dataset import consolidate, make_dataset
 from isaaclab_arena.storage.episode_file import AttributeValue, parsed_mapping
-from isaaclab_arena.storage.episodes import EpisodeExaminer, in_words, list_episodes, read_attributes, read_checksums
+from isaaclab_arena.storage.episodes import examine_episodes, in_words, list_episodes, read_attributes, read_checksums
 from isaaclab_arena.storage.ledger import JobReport, JobResultStatus, job_standing, read_job_reports
 
 # Set episodes aside in ``set_aside/`` of the job, and clean up after dead processes: temporary files, and episode files
@@ -112,7 +112,7 @@ def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) 
     """Compare every recorded array of a job with its checksum and commit line. StorageError if a file is unreadable."""
     copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
     unreadable: list[tuple[Path, str]] = []
-    by_index, examiner = {line.episode_index: line for line in lines}, EpisodeExaminer()
+    by_index = {line.episode_index: line for line in lines}
     try:
         held: list[tuple[Path, list[int]]] = []
         for path in ledger.datasets(job_directory, job):
@@ -123,13 +123,13 @@ def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) 
         parts = [(path, [index]) for path, index in ledger.episode_files(job_directory)]
         for path, indices in chain(held, told(parts, "checking", f"job '{job}'")):
             try:
-                examined = examiner.examine(path, indices)
+                examined = examine_episodes(path, indices)
             except DamagedFileError as error:
-                examined = [error] * len(indices)
+                examined = [str(error)] * len(indices)
             for index, found in zip(indices, examined, strict=True):
                 line, copy = by_index.get(index), RecordedCopy(episode_index=index, path=path, checksum=None)
-                if isinstance(found, DamagedFileError):
-                    copy = replace(copy, damage=str(found))
+                if isinstance(found, str):
+                    copy = replace(copy, damage=found)
                 elif line is not None and line.checksum == found["checksum"]:
                     copy = replace(copy, checksum=line.checksum, contradiction=contradiction(line, found))
                 else:
