@@ -4,6 +4,7 @@ import os
 import struct
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -164,26 +165,13 @@ def read_columns(path: Path, names: Sequence[str], extent: TableExtent) -> dict[
     return next(_pieces(path, "columns", names=list(names), **asdict(extent)))[1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EpisodeRows:
-    """The rows of each episode in a table."""
-
-    counts: Mapping[int, int]  # rows per episode
-    unordered: frozenset[int]  # episodes whose rows do not ascend in `ordered_by`
-
-
-def episode_rows(path: Path, key: str, ordered_by: str | None, wanted: Container[int]) -> EpisodeRows:
-    """Count the rows of the `wanted` episodes by column `key`; `ordered_by` should ascend (None: any order)."""
-    counts: dict[int, int] = {}
-    unordered: set[int] = set()
-    for _, found in _pieces(path, "episodes", key=key, ordered_by=ordered_by):
-        owners, num_rows, ascends = (found[each].tolist() for each in ("owner", "count", "ascends"))
-        for owner, rows, is_ordered in zip(owners, num_rows, ascends, strict=True):
-            if owner in wanted:
-                counts[owner] = counts.get(owner, 0) + rows
-                if not is_ordered:
-                    unordered.add(owner)
-    return EpisodeRows(counts=counts, unordered=frozenset(unordered))
+def episode_rows(path: Path, key: str, wanted: Container[int]) -> dict[int, int]:
+    """Return the number of rows of the `wanted` episodes, by column `key`."""
+    counts: Counter[int] = Counter()
+    for _, found in _pieces(path, "episodes", key=key):
+        rows = zip(found["owner"].tolist(), found["count"].tolist(), strict=True)
+        counts.update({owner: number for owner, number in rows if owner in wanted})
+    return counts
 
 
 def read_rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
