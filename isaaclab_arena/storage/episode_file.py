@@ -521,6 +521,11 @@ def groups_above(members: Mapping[str, int], env_args: bytes, total: bytes, posi
 ZSTD_FILTER = 32015
 CHUNK_BYTES = 1 << 20
 CHUNK_LENGTH = 20
+_FILTERS: Mapping[Compression, Mapping[str, Any]] = {
+    Compression.LZF: {"compression": "lzf"},
+    Compression.GZIP: {"compression": "gzip", "compression_opts": 1},
+    Compression.ZSTD: {"compression": ZSTD_FILTER, "compression_opts": (1,)},
+}
 
 
 def check_compression(compression: Compression) -> None:
@@ -535,40 +540,23 @@ def compressed_episode_file(
     episode: RecordedEpisode, attributes: Mapping[str, AttributeValue], compression: Compression
 ) -> bytes:
     """Return the file of one episode. `attributes` include ``num_samples``."""
+    if compression is Compression.ZSTD:
+        check_compression(compression)
+        # The import only registers the filter, and takes longer than the import of this whole module.
+        import hdf5plugin  # noqa: F401, PLC0415  optional package
+
     # Built in memory and written at once: a twentieth of the system calls, and no lock on a network file system.
     with h5py.File("episode", "w", driver="core", backing_store=False, block_size=1 << 16) as file:
         data = file.create_group(DATA_GROUP)
         data.attrs["total"] = attributes["num_samples"]
         data.attrs["env_args"] = json_line(episode.env_args)
         group = data.create_group(demo_name(episode.episode_index))
-        for name, value in attributes.items():
-            array = np.array(value, dtype=h5py.string_dtype() if isinstance(value, str) else None)
-            kind, space = h5py.h5t.py_create(array.dtype, logical=True), h5py.h5s.create(h5py.h5s.SCALAR)
-            h5py.h5a.create(group.id, name.encode(), kind, space).write(array)
-
-        links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-        links.set_create_intermediate_group(True)
+        group.attrs.update(attributes)
         for name in sorted(episode.arrays):
-            array, properties = np.ascontiguousarray(episode.arrays[name]), None
-            if compression is not Compression.NONE and array.size and array.ndim:
-                properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            array, options = episode.arrays[name], dict[str, Any]()
+            if array.size and array.ndim:
                 length = CHUNK_LENGTH if array.ndim > 2 else max(1, CHUNK_BYTES * len(array) // array.nbytes)
-                properties.set_chunk((min(len(array), length), *array.shape[1:]))
-                if compression is Compression.GZIP:
-                    properties.set_deflate(1)
-                elif compression is Compression.LZF:
-                    properties.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
-                else:
-                    check_compression(compression)
-                    # The import only registers the filter, and takes longer than the import of this whole module.
-                    import hdf5plugin  # noqa: F401, PLC0415  optional package
-
-                    properties.set_filter(ZSTD_FILTER, h5py.h5z.FLAG_MANDATORY, (1,))
-            kind, space = h5py.h5t.py_create(array.dtype, logical=True), h5py.h5s.create_simple(array.shape)
-            dataset = h5py.h5d.create(group.id, name.encode(), kind, space, dcpl=properties, lcpl=links)
-            if array.size:
-                dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, array)
-            # Closed before the next one is made, so that its chunks come first.
-            del dataset
+                options = {"chunks": (min(len(array), length), *array.shape[1:]), **_FILTERS[compression]}
+            group.create_dataset(name, data=array, **options)
         file.flush()
         return file.id.get_file_image()
