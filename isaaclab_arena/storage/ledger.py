@@ -264,7 +264,8 @@ def read_plan_copy(output_directory: Path) -> RunPlan:
     """Read the copy of ``run.json``. ConfigError if it is missing or cannot be read."""
     path = output_directory / layout.PLAN_COPY_FILE
     if not path.is_file():
-        raise ConfigError(Problem("is missing too: only runs of this version and later ones have it", file=str(path)))
+        way_out = "run the job file again in a new directory; recordings can still be replayed"
+        raise ConfigError(Problem(f"is missing too; {way_out}", file=str(path)))
     return _read_plan(path)
 
 
