@@ -18,8 +18,18 @@ from isaaclab_arena.config.schema import folded, name_problem
 from isaaclab_arena.errors import StorageError, did_you_mean
 from isaaclab_arena.interfaces.episode import in_words
 from isaaclab_arena.lerobot import layout
-from isaaclab_arena.lerobot.layout import Camera, Column, DatasetFeatures, read_frames, whole_arrays
-from isaaclab_arena.lerobot.tables import TableExtent, episode_rows, read_columns, read_pictures, read_rows
+from isaaclab_arena.lerobot.layout import (
+    Camera,
+    Column,
+    DatasetFeatures,
+    TableExtent,
+    episode_rows,
+    read_columns,
+    read_frames,
+    read_pictures,
+    read_rows,
+    whole_arrays,
+)
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path, not_a_plain_file
 from isaaclab_arena.storage import atomic, episode_file
