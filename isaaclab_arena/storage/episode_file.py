@@ -553,8 +553,8 @@ def compressed_episode_file(
         group = data.create_group(demo_name(episode.episode_index))
         group.attrs.update(attributes)
         for name in sorted(episode.arrays):
-            array, options = episode.arrays[name], dict[str, Any]()
-            if array.size and array.ndim:
+            array, options = np.ascontiguousarray(episode.arrays[name]), dict[str, Any]()
+            if array.size:
                 length = CHUNK_LENGTH if array.ndim > 2 else max(1, CHUNK_BYTES * len(array) // array.nbytes)
                 options = {"chunks": (min(len(array), length), *array.shape[1:]), **_FILTERS[compression]}
             group.create_dataset(name, data=array, **options)
