@@ -551,7 +551,9 @@ def compressed_episode_file(
         data.attrs["total"] = attributes["num_samples"]
         data.attrs["env_args"] = json_line(episode.env_args)
         group = data.create_group(demo_name(episode.episode_index))
-        group.attrs.update(attributes)
+        for name, value in attributes.items():
+            # A member of an enumeration is a text too.
+            group.attrs.create(name, value, dtype=h5py.string_dtype() if isinstance(value, str) else None)
         for name in sorted(episode.arrays):
             array, options = np.ascontiguousarray(episode.arrays[name]), dict[str, Any]()
             if array.size:
