@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -206,13 +206,71 @@ def network_failures(context: DistributedContext, timeout_s: float) -> Iterator[
         ) from error
 
 
+# Try NCCL on all ranks at once, so that all agree on whether it works.
+# NCCL may fail on one rank while another waits for ever or notices nothing. So each rank tries it in a thread and
+# writes the outcome into the store. NCCL is used only if all ranks report success.
+
+_TRIAL_LOOK_INTERVAL_S = 0.1
+_TRIAL_PATIENCE_S = 3.0
+"""How long a rank goes on after another one has failed [s], because its own failure may say more."""
+
+_FAILED = "NCCL fails"
+_CPP_TRACE = "Exception raised from"
+
+
+def try_together(ranks: Ranks, speak: Callable[[], None], *, limit_s: float) -> str | None:
+    """Use NCCL once on all ranks; return None if it worked everywhere, else the failure, the same on all ranks."""
+    # ``speak`` opens the process group and uses it. It may raise or never return; the thread is then abandoned.
+    errors: list[str] = []
+    failed = f"{ranks.prefix}announced/{_FAILED}"
+
+    def try_it() -> None:
+        try:
+            speak()
+        except (RuntimeError, ValueError, OSError) as error:
+            # NCCL's own last line of torch's message.
+            text = str(error).partition(_CPP_TRACE)[0]
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            errors.append(lines[-1] if lines else type(error).__name__)
+
+    trial = threading.Thread(target=try_it, name="nccl-trial", daemon=True)
+    trial.start()
+    deadline, has_heard = time.monotonic() + limit_s, False
+    is_own, failure = True, None
+    while trial.is_alive():
+        if time.monotonic() >= deadline:
+            is_own = not has_heard
+            failure = "waits for a rank that failed" if has_heard else f"no answer within {limit_s:g} s"
+            break
+        # After another rank's failure, wait a little: this rank's own failure may say more.
+        with network_failures(ranks.context, ranks.timeout_s):
+            if not has_heard and ranks.store.check([failed]):
+                has_heard, deadline = True, min(deadline, time.monotonic() + _TRIAL_PATIENCE_S)
+        trial.join(_TRIAL_LOOK_INTERVAL_S)
+    else:
+        failure = next(iter(errors), None)
+
+    # All ranks hear of all outcomes, so that all reach the same conclusion.
+    if failure is not None:
+        with network_failures(ranks.context, ranks.timeout_s):
+            ranks.store.set(failed, "")
+    said = [json.loads(text) for text in ranks.gather("NCCL", json.dumps([is_own, failure]))]
+    failures = [(rank, own, words) for rank, (own, words) in enumerate(said) if words is not None]
+    if not failures:
+        return None
+    # NCCL's own message says more than a rank's time-out.
+    rank, _, words = min(failures, key=lambda each: (not each[1], each[0]))
+    return f"rank {rank}: {words}"
+
+
 # Open and leave the process group, through which ranks find each other, on the right backend.
 #
 # It serves the exchange at start-up, and training. The ranks of an evaluation have very unequal work and never wait
-# in a collective, so their group is over gloo by default.
+# in a collective. So an evaluation works without NCCL if that fails.
 
 _LOOK_INTERVAL_S = 1.0
 _LEAVE_TIMEOUT_S = 10.0
+_NCCL_TIMEOUT_S = 60.0
 _WITH_NCCL = "cpu:gloo,cuda:nccl"
 _NO_GPU = "no GPU"
 _NO_NCCL = "no NCCL"
@@ -224,13 +282,10 @@ _joined = itertools.count()
 """How often this process has joined the others. Messages of an earlier time may still be in the store."""
 
 ProcessGroupChoice: TypeAlias = Literal["auto", "nccl", "gloo"]
-"""Values of ``--process_group``: NCCL if every rank has a GPU of its own, NCCL or an error, or gloo only."""
+"""Values of ``--process_group``: NCCL if it works, NCCL or an error, or gloo only."""
 
 
-_NCCL_WAY_OUT = (
-    "a container's small /dev/shm is the usual cause (docker run --shm-size=1g, or --ipc=host); --process_group gloo "
-    "does without NCCL"
-)
+_NCCL_WAY_OUT = "a container's small /dev/shm is the usual cause (docker run --shm-size=1g, or --ipc=host)"
 
 
 @contextmanager
@@ -238,9 +293,10 @@ def initialise(
     context: DistributedContext, *, timeout_s: float = 120.0, process_group: ProcessGroupChoice = "auto"
 ) -> Iterator[Ranks]:
     """Select the rank's GPU and, with several ranks, join the process group for a ``with`` block; yield the ranks."""
-    # Select the GPU before anything touches one.
-    # DistributedError: the ranks do not find each other in time, or NCCL fails. ConfigError: an existing group does not
-    # match ``context``, ranks request different backends, or NCCL is impossible here.
+    # Select the GPU before anything touches one. The group speaks NCCL and gloo if every rank has its own GPU and NCCL
+    # works on all of them, otherwise gloo alone.
+    # DistributedError: the ranks do not find each other in time, or NCCL was requested and fails. ConfigError: an
+    # existing group does not match ``context``, ranks request different backends, or NCCL is impossible here.
     if context.device.type == "cuda":
         torch.cuda.set_device(context.device)
     joined_here = context.is_distributed and not dist.is_initialized()
@@ -348,28 +404,62 @@ def _open(ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupCh
         raise ConfigError(f"nccl cannot be: {reason}", key="--process_group")
     if wanted == "gloo" and backend == _WITH_NCCL:
         backend, reason = "gloo", "asked for"
-    has_nccl = backend == _WITH_NCCL
-    try:
-        dist.init_process_group(
-            backend,
-            store=PrefixStore("process_group", store),
-            rank=ranks.context.rank,
-            world_size=ranks.context.world_size,
-            timeout=timeout,
-            device_id=ranks.context.device if has_nccl else None,
+    if backend == "gloo":
+        open_group("gloo", ranks.context, PrefixStore("process_group", store), timeout)
+        return backend, reason
+
+    # Open the group over NCCL on all ranks or on none. The limit is shorter than the group's own, after which torch
+    # would end the process.
+    failure = try_together(
+        ranks,
+        lambda: open_group(_WITH_NCCL, ranks.context, PrefixStore("process_group_nccl", store), timeout),
+        limit_s=min(_NCCL_TIMEOUT_S, timeout.total_seconds() / 2),
+    )
+    if failure is None:
+        return _WITH_NCCL, "every rank has a GPU of its own"
+
+    # Leave a broken group without waiting for other ranks, which torch's public functions do not. They also name the
+    # next group by a count, which must be equal on ranks that opened a group and on ranks that did not.
+    if dist.is_initialized():
+        dropping = threading.Thread(target=dist.distributed_c10d._abort_process_group, daemon=True)
+        dropping.start()
+        dropping.join(_LEAVE_TIMEOUT_S)
+        if dist.is_initialized():
+            raise DistributedError("NCCL fails and does not let go; use --process_group gloo")
+    dist.distributed_c10d._world.group_count = 0
+
+    if wanted == "nccl":
+        raise DistributedError(f"NCCL fails on {failure}; {_NCCL_WAY_OUT}, or use --process_group gloo")
+    if ranks.context.is_rank_zero:
+        _LOG.warning(
+            "NCCL fails on %s; the ranks go on with gloo, which evaluations need no more than; %s, or say "
+            "--process_group gloo",
+            failure,
+            _NCCL_WAY_OUT,
         )
-        if has_nccl:
-            # Only a first message allocates NCCL's memory, and shows whether NCCL works.
-            word = torch.ones(1, device=ranks.context.device)
-            dist.all_reduce(word)
-            word.item()
-    except RuntimeError as error:
-        if not has_nccl:
-            raise
-        # NCCL's own last line of torch's message.
-        words = str(error).partition("Exception raised from")[0].strip().splitlines() or [type(error).__name__]
-        raise DistributedError(f"NCCL fails: {words[-1].strip()}; {_NCCL_WAY_OUT}") from error
-    return backend, reason
+    open_group("gloo", ranks.context, PrefixStore("process_group", store), timeout)
+    return "gloo", "NCCL fails"
+
+
+def open_group(backend: str, context: DistributedContext, store: Store, timeout: timedelta) -> None:
+    """Open the process group; over NCCL, send a first message. RuntimeError if it cannot be opened."""
+    has_nccl = backend == _WITH_NCCL
+    if has_nccl:
+        # CUDA's current device belongs to a thread, and another thread may have selected the GPU.
+        torch.cuda.set_device(context.device)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=context.rank,
+        world_size=context.world_size,
+        timeout=timeout,
+        device_id=context.device if has_nccl else None,
+    )
+    if has_nccl:
+        # Only a first message allocates NCCL's memory, and shows whether NCCL works.
+        word = torch.ones(1, device=context.device)
+        dist.all_reduce(word)
+        word.item()
 
 
 def _find_store(context: DistributedContext, timeout: timedelta, begun: str) -> Store:

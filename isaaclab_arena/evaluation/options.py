@@ -199,8 +199,8 @@ class RankOptions(LaunchOptions):
     """With dynamic assignment, silence of a rank after which another one takes over its work [s]."""
     eager_pictures: bool = False
     """Draw every picture in every step, also without a reader: the same results, slower."""
-    process_group: Literal["auto", "nccl", "gloo"] = "gloo"
-    """Backend between ranks: gloo, nccl, or auto (NCCL if each rank has its own GPU, else gloo)."""
+    process_group: Literal["auto", "nccl", "gloo"] = "auto"
+    """Backend between ranks: auto (NCCL if each rank has its own GPU and it works, else gloo), nccl or gloo."""
 
 
 @dataclass(frozen=True, kw_only=True)

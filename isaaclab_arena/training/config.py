@@ -497,7 +497,7 @@ class TrainOptions(launch.LaunchOptions):
     torch_threads: Count = 1
     """Torch threads of this rank. More than one helps with large networks, on otherwise idle cores."""
     process_group: Literal["auto", "nccl", "gloo"] = "auto"
-    """Backend between ranks: nccl; gloo; or auto: NCCL if each rank has its own GPU, Unix sockets if
+    """Backend between ranks: nccl; gloo; or auto: NCCL if each rank has its own GPU and it works, Unix sockets if
     all are on the CPU of one machine, else gloo."""
     distributed: bool = False
     """Accepted for other trainers' command lines; the launcher's variables say it."""

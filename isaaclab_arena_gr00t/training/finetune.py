@@ -79,7 +79,7 @@ class FinetuneOptions(trainer.TrainingSettings):
     torch_threads: Count = 1
     """Torch threads of this rank."""
     process_group: Literal["auto", "nccl", "gloo"] = "auto"
-    """Backend between ranks: auto (NCCL if each rank has its own GPU, else gloo), nccl or gloo."""
+    """Backend between ranks: auto (NCCL if each rank has its own GPU and it works, else gloo), nccl or gloo."""
 
     def check(self) -> None:
         """Refuse numbers that make no sense: ConfigError with every problem."""

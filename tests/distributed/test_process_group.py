@@ -327,24 +327,6 @@ def test_ranks_that_insist_on_a_gpu_of_their_own_are_refused_where_there_are_too
     assert refusals == dict.fromkeys((0, 1), f"--process_group: nccl cannot be: {reason}")
 
 
-def test_nccl_that_fails_is_named_in_its_own_words_with_the_way_out(monkeypatch):
-    def fail(*args: object, **options: object) -> None:
-        raise RuntimeError(
-            "NCCL error in: NCCLUtils.cpp:94, unhandled system error\nLast error:\n"
-            "/dev/shm/nccl-Xy: No space left on device (28)\nException raised from checkNCCL at NCCLUtils.cpp:94\n"
-        )
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="GPU-1"))
-    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
-    monkeypatch.setattr(dist, "init_process_group", fail)
-    [ranks] = ranks_in_threads(1)
-    ranks.context = replace(ranks.context, device=torch.device("cuda", 0))
-    with pytest.raises(DistributedError) as caught:
-        process_group._open(ranks, HashStore(), timedelta(seconds=10), "auto")
-    assert str(caught.value).startswith("NCCL fails: /dev/shm/nccl-Xy: No space left on device (28); ")
-    assert "--process_group gloo" in str(caught.value)
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_two_ranks_use_nccl_on_two_gpus_and_gloo_on_a_shared_one(tmp_path):
