@@ -3,8 +3,7 @@
 Runs the same episodes with and without a recording, in turn in the same processes, with the physics on one thread.
 Quote the CPU seconds of the recorder's own calls on a noisy machine, because runs differ by more than a recording
 costs. A recording is all that ends in the dataset: copies of control steps, episode files, their verification, and one
-file that is flushed to disk. Commit lines are there without one too. The repair of a killed run's episode files is
-another figure.
+file that is flushed to disk. Commit lines are there without one too.
 """
 
 import multiprocessing
@@ -33,7 +32,6 @@ from benchmarks.harness.measure import (
     timed,
     values,
 )
-from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.garbage import join_freed_memory_at_once
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -41,9 +39,6 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.recording.recorder import EpisodeRecorder
-from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.ledger import PlanEntry
-from isaaclab_arena.storage.recovery import Diagnosis, diagnose, read_recordings, repair_job
 
 ENVIRONMENT = "lift_object"
 POLICIES = ("scripted", "zero_action")
@@ -59,7 +54,6 @@ class Options(PageOptions):
 
     processes: int = 15  # Processes for each line of the table, one after the other.
     repeats: int = 3  # Pairs of runs in each of them.
-    repairs: int = 1  # Repairs of a crashed run in each of them.
     episodes: int = 48  # Episodes of each run.
     policies: tuple[str, ...] = POLICIES  # Policies of the runs.
     num_envs: tuple[int, ...] = NUM_ENVS  # Numbers of env slots, with each policy.
@@ -130,27 +124,6 @@ def make_recorder(directory: Path, *, records: bool = True) -> EpisodeRecorder:
     )
 
 
-def repaired_s(environment: Environment, policy: PolicyBase, number: int) -> float:
-    """Return the CPU seconds in which a resumed run checks a killed run's episodes, and makes its dataset."""
-    with tempfile.TemporaryDirectory(prefix="recording_overhead_", dir=memory_directory()) as name:
-        directory = Path(name)
-        recorder = make_recorder(directory)
-        rollout(environment, policy, episodes(number), [recorder])
-        recorder.close()
-        config = JobConfig(index=0, name=JOB, environment=ENVIRONMENT, policy_type="", num_episodes=number)
-        planned = PlanEntry(config=config, rank=None)
-
-        def repair() -> None:
-            log = read_commits(directory, JOB, skip_unreadable=False)
-            diagnosis = Diagnosis(job=planned, config_hash=JOB)
-            diagnose(diagnosis, log, read_recordings(directory, JOB, log.lines))
-            repair_job(directory, diagnosis)
-
-        took = timed(repair)
-        assert len(list(directory.glob("*.hdf5"))) == 1, "the episodes were not put into one dataset"
-    return took.cpu_s
-
-
 def percent(ratio: float) -> str:
     """Return a ratio as a difference in percent."""
     return f"{100 * (ratio - 1):.1f} %"
@@ -158,11 +131,10 @@ def percent(ratio: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Runs of one line of the table, those with and those without a recording in pairs, and repairs of it [s]."""
+    """Runs of one line of the table, those with and those without a recording in pairs."""
 
     recorded: Sequence[Run]
     unrecorded: Sequence[Run]
-    repairs_s: Sequence[float]
 
 
 def measured_here(policy_type: str, num_envs: int, options: Options) -> Measured:
@@ -173,9 +145,8 @@ def measured_here(policy_type: str, num_envs: int, options: Options) -> Measured
     environment, policy = build(ENVIRONMENT, num_envs), make_policy(policy_type)
     once = partial(run_once, environment, policy, options.episodes)
     runs = in_turn({records: partial(once, records=records) for records in (False, True)}, options.repeats, warm_up=1)
-    repairs_s = [repaired_s(environment, policy, options.episodes) for _ in range(options.repairs)]
     environment.close()
-    return Measured(recorded=runs[True], unrecorded=runs[False], repairs_s=repairs_s)
+    return Measured(recorded=runs[True], unrecorded=runs[False])
 
 
 def measured(policy_type: str, num_envs: int, options: Options) -> list[Measured]:
@@ -196,7 +167,6 @@ def figures(processes: Sequence[Measured], options: Options) -> tuple[str, ...]:
     """Return the figures of one line of the table."""
     with_it = [run for each in processes for run in each.recorded]
     without = [run for each in processes for run in each.unrecorded]
-    repair_s = min(seconds for each in processes for seconds in each.repairs_s)
 
     def part_s(part: str) -> float:
         """Return the least CPU seconds of one part of recording beyond those without a recording."""
@@ -212,7 +182,7 @@ def figures(processes: Sequence[Measured], options: Options) -> tuple[str, ...]:
         percent(statistics.median(wall)),
         f"{percent(low)} to {percent(high)}",
         percent(statistics.median(overheads(processes, "alone_s"))),
-        *(f"{1000 * each_s / options.episodes:.2f}" for each_s in (*map(part_s, PARTS), repair_s)),
+        *(f"{1000 * each_s / options.episodes:.2f}" for each_s in map(part_s, PARTS)),
         f"{1e6 * of_step_s:.0f}",
     )
 
@@ -221,7 +191,7 @@ def main(options: Options) -> None:
     """Record episodes of either policy with several numbers of env slots, and write the page."""
     page = Page("recording_overhead", "What recording costs", options)
     overhead = ("CPU s", "overhead: its calls", "CPU", "wall", "half of the processes", "wall, one job alone")
-    parts = ("ms an episode: start", "steps", "write", "consolidate", "repair", "µs a step of the batch")
+    parts = ("ms an episode: start", "steps", "write", "consolidate", "µs a step of the batch")
     table = Table("policy", "num_envs", *overhead, *parts)
     for policy_type in options.policies:
         for num_envs in options.num_envs:
@@ -234,8 +204,7 @@ without a recording. The others compare all that happens while episodes run. Eac
 {options.repeats} pairs of neighbouring runs; the columns are medians over {options.processes} processes, and half of
 them lie between those of `half of the processes`. What happens after the episodes, `consolidate`, is done while the
 next job runs; `wall, one job alone` has it too, because a job that has none behind it waits for it. The parts are CPU
-times, of which `write` is what the end of an episode costs more than without a recording. `repair` is what takes its
-place in a run that is resumed after it was killed: every episode file is read and checked, and all are put into one."""
+times, of which `write` is what the end of an episode costs more than without a recording."""
     page.write(text, table)
 
 

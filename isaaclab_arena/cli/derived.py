@@ -42,7 +42,7 @@ class MergeOptions:
 def merge(argv: Sequence[str]) -> int:
     """Merge one run, write its tables and show them; ConfigError if it is no run, or a key is unknown."""
     with without_collecting():
-        from isaaclab_arena.evaluation.condition_sets import save_conditions  # noqa: PLC0415  torch
+        from isaaclab_arena.evaluation.job import save_conditions  # noqa: PLC0415  torch
         from isaaclab_arena.evaluation.process import results_console  # noqa: PLC0415
         from isaaclab_arena.results import console as texts  # noqa: PLC0415
         from isaaclab_arena.results.merge import csv_text, merge_results, write_tables  # noqa: PLC0415  pandas

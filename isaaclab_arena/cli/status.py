@@ -191,9 +191,8 @@ def run_status(directory: Path) -> RunStatus:
     # The job file's order; the ranks at work on a job stand beside it.
     at_work = defaultdict[str, list[int]](list)
     for each in reports:
-        if each.fate is heartbeat.RankFate.WORKING and each.status is not None:
-            for job in {each.status.current_job, each.status.long_work_job} - {None}:
-                at_work[str(job)].append(each.rank)
+        if each.fate is heartbeat.RankFate.WORKING and each.status is not None and each.status.current_job is not None:
+            at_work[each.status.current_job].append(each.rank)
     jobs = tuple(_job_progress(row, tuple(at_work[row["name"]])) for row in tables.rows)
 
     # Times are compared within the clocks that wrote them: a run's nodes, which a reader elsewhere may not agree with.

@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import glfw
-import numpy as np
 import torch
 
 from isaaclab_arena.config import loading, schema
 from isaaclab_arena.config.command_line import misspelt, read_some
 from isaaclab_arena.config.options import NotNegative, parse_tokens, wrong_numbers
-from isaaclab_arena.environments.arena.cameras import FilmRenderer
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
-from isaaclab_arena.environments.robots.lookup import Finding, findings, known_embodiment, measured_motions
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, refuse
+from isaaclab_arena.errors import ArenaError, ConfigError, refuse
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces import specs
@@ -27,19 +24,15 @@ from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.recording.video import VideoFile, caption_bar, line_chart, write_png
-from isaaclab_arena.sim.backend import StartState
+from isaaclab_arena.recording.video import VideoFile, write_png
 from isaaclab_arena.sim.backends import MujocoBackend, Window
-
-_PICTURE = (360, 270)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions:
     """Watch a policy: ENVIRONMENT [options of this command and of the environment].
 
-    Opens MuJoCo's viewer where there is a display, and writes a video of one episode where there is none. With --check,
-    ROBOT in place of ENVIRONMENT: draws whether it moves as its description says.
+    Opens MuJoCo's viewer where there is a display, and writes a video of one episode where there is none.
     """
 
     policy: str = "scripted"
@@ -50,8 +43,6 @@ class ViewOptions:
     """Seed of the initial conditions."""
     episode: NotNegative = 0
     """Index of the episode, from 0."""
-    check: bool = False
-    """Draw the motions that a robot, a name or a description, makes of its actions before its first run."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -61,9 +52,6 @@ def main(argv: Sequence[str]) -> int:
     if output is not None and output.suffix not in {".mp4", ".png"}:
         raise ConfigError(f"'{output}' must end in .mp4 or .png", key="--output")
     refuse(wrong_numbers(options))
-    if options.check:
-        return _check(options, rest)
-
     positionals, given = parse_tokens(rest)
     if len(positionals) != 1:
         # A misspelt option has taken the environment's name for its value.
@@ -107,67 +95,6 @@ def main(argv: Sequence[str]) -> int:
             # Play episodes until the window is closed.
             episodes = (Episode(job="view", episode_index=at, seed=options.seed) for at in count(options.episode))
             rollout(environment, policy, episodes, [showing], stop_requested=lambda: not window.viewer.is_running())
-    return 0
-
-
-def _check(options: ViewOptions, rest: Sequence[str]) -> int:
-    """Draw the robot and its motions beside their targets, and refuse it like a run."""
-    if len(rest) != 1 or rest[0].startswith("-"):
-        raise ConfigError(f"name one robot and nothing else; got {' '.join(rest) or 'none'}", key="--check")
-    embodiment = known_embodiment(rest[0])
-    robot = embodiment.robot
-    output = options.output or Path(f"{Path(robot.name).name}.png")
-    if output.suffix != ".png":
-        raise ConfigError(f"'{output}' must end in .png for --check", key="--output")
-    motions = measured_motions(embodiment)
-    found = findings(embodiment, motions)
-
-    # Three pictures at the top, below them one chart per joint and one of the gripper.
-    backend = MujocoBackend(motions.model, num_envs=len(motions.shown))
-    starts = [
-        StartState(joint_positions={joint: positions[place] for joint, place in backend.names.joint_qpos.items()})
-        for positions in np.nan_to_num(motions.shown)
-    ]
-    backend.reset(torch.arange(len(starts)), starts)
-    renderer = FilmRenderer(backend, {specs.VIEWPORT: specs.VIEWPORT}, size=_PICTURE, shadows=True)
-    captions = ("home, as described", "after a second at home", "gripper closed")
-    pictures = [
-        np.concatenate([caption_bar(_PICTURE[0], [caption]), renderer.film_later(index)()[specs.VIEWPORT]])
-        for index, caption in enumerate(captions[: 3 if motions.tips.size else 2])
-    ]
-
-    def chart(title: str, asked: np.ndarray, measured: np.ndarray, of_chart: Sequence[Finding]) -> np.ndarray:
-        # The targets of the two phases and the motion. Red for one that fails, orange for a doubtful one, else green.
-        fails = any(each.fails for each in of_chart)
-        colour = (250, 120, 110) if fails else (250, 190, 90) if of_chart else (120, 220, 120)
-        moved = np.nan_to_num(measured)
-        lines = [(np.repeat(asked, len(moved) // 2), (130, 130, 140)), (moved, (240, 240, 240))]
-        return line_chart(_PICTURE[0], 120, title, lines, colour=colour)
-
-    charts = [
-        chart(
-            f"{joint.removeprefix('robot/')} [rad]",
-            motions.asked[:, index],
-            motions.moved[:, index],
-            [each for each in found if each.key == f"arm.joints.{index}"],
-        )
-        for index, joint in enumerate(robot.arm_joints)
-    ]
-    if motions.tips.size:
-        width = np.linalg.norm(motions.tips[1, :, 0] - motions.tips[1, :, 1], axis=-1)
-        of_gripper = [each for each in found if each.key.startswith("gripper")]
-        charts.append(chart("between the fingertips [m]", np.array([0.0, robot.gripper_width]), width, of_gripper))
-    in_rows = [pictures, *(charts[first : first + 3] for first in range(0, len(charts), 3))]
-    rows = [np.concatenate([*row, *[np.zeros_like(row[0])] * (3 - len(row))], axis=1) for row in in_rows]
-    write_png(output, np.concatenate(rows))
-
-    print(plain_text(f"wrote {output}: grey is what was asked, white what the robot did"))
-    for each in found:
-        if not each.fails:
-            print(plain_text(f"doubtful: {each.key}: {each.message}"))
-    refuse([Problem(each.message, file=rest[0], key=each.key) for each in found if each.fails])
-    if not found:
-        print(plain_text(f"'{robot.name}' moves as its description says"))
     return 0
 
 

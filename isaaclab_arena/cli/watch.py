@@ -31,8 +31,8 @@ from isaaclab_arena.config.schema import MAX_SEED
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, problems_into, refuse
 from isaaclab_arena.evaluation import learning_curve as curve
-from isaaclab_arena.evaluation.condition_sets import save_unplayed
 from isaaclab_arena.evaluation.eval_runner import read_options
+from isaaclab_arena.evaluation.job import save_unplayed
 from isaaclab_arena.logs import set_up_console_logging
 from isaaclab_arena.models import files_of_checkpoint
 from isaaclab_arena.nested import set_at, value_at

@@ -109,12 +109,9 @@ def _on_cluster(options: ClusterOptions, request: planning.RunRequest) -> int:
     return execute_on_cluster(request, options)
 
 
-def asked_for(arguments: Sequence[str], *, may_import: bool) -> planning.RunRequest:
+def asked_for(arguments: Sequence[str]) -> planning.RunRequest:
     """Return the request of a command line, without a run. `SystemExit` if an option is malformed."""
-    # `may_import`: whether jobs may name code that is not registered; the command line may refuse that too.
-    options, overrides = read_options(arguments)
-    options = replace(options, no_import=options.no_import or not may_import)
-    return jobs_request(options, overrides, arguments)
+    return jobs_request(*read_options(arguments), arguments)
 
 
 def read_options(arguments: Sequence[str], typed_as: str = PROGRAM) -> tuple[EvalOptions, Sequence[str]]:

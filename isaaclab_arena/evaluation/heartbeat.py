@@ -82,17 +82,11 @@ class RankStatus:
     errors: int = 0  # episodes that ended in an error
     env_steps: int = 0  # control steps, summed over running env slots
     steps_per_s: float = 0.0  # over the last beats
-    long_work: str | None = None  # such as ``consolidating``, instead of steps or beside them
-    long_work_job: str | None = None  # the finished job of that work, None: the current job
+    long_work: str | None = None  # such as ``consolidating``, instead of steps
     long_work_done: int = 0  # episodes processed, of `long_work_total`
     long_work_total: int = 0
     beat: int = 0  # number of writes of the file
     updated_at: str = ""  # by the clock of its machine, for people
-
-    @property
-    def makes_steps(self) -> bool:
-        """Whether the rank can make steps: it has no long work, or does it beside a job."""
-        return self.long_work is None or (self.long_work_job is not None and self.current_job is not None)
 
 
 def status_path(output_directory: Path, rank: int) -> Path:
@@ -296,7 +290,6 @@ class StatusPublisher(Observer):
         self._interval_s = interval_s
         self._env_steps = status.env_steps
         self._long_work: LongWork | None = None
-        self._work_beside: tuple[str, LongWork] | None = None
         self._corrects_total = True
         self.is_written = True  # the last write succeeded
         self._stepping_since: float | None = None
@@ -363,19 +356,16 @@ class StatusPublisher(Observer):
         self.update(current_job=None, preparing=None, episodes_total=status.episodes_total - left)
 
     def finish_job(self, *, failed: bool = False) -> None:
-        """Count a job whose report is written. The next job may have begun."""
+        """Count a job whose report is written. Another job may have begun, as compared jobs take turns."""
         with self._status_lock:
             jobs_done, jobs_failed = self._status.jobs_done + 1, self._status.jobs_failed + int(failed)
             self._status = replace(self._status, jobs_done=jobs_done, jobs_failed=jobs_failed)
         self._write_or_log()
 
-    def set_long_work(self, job_name: str | None, long_work: LongWork | None) -> None:
-        """Publish the progress of long work for a finished job, or for the current one (None); it ends with None."""
+    def set_long_work(self, long_work: LongWork | None) -> None:
+        """Publish the progress of long work for the current job; it ends with None."""
         # Cheap, because it is called for every episode.
-        if job_name is None:
-            self._long_work = long_work
-        else:
-            self._work_beside = None if long_work is None else (job_name, long_work)
+        self._long_work = long_work
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         """Count a control step of each running env slot."""
@@ -419,18 +409,13 @@ class StatusPublisher(Observer):
             with self._status_lock:
                 self._recent.append((time.monotonic(), self._env_steps))
                 (since, steps), (until, steps_now) = self._recent[0], self._recent[-1]
-                # Work of the current job comes first, because it keeps the rank from making steps.
-                finished_job, work = None, self._long_work
-                beside = self._work_beside
-                if work is None and beside is not None:
-                    finished_job, work = beside
+                work = self._long_work
                 self._status = replace(
                     self._status,
                     env_steps=steps_now,
                     steps_per_s=round((steps_now - steps) / (until - since), 1) if until > since else 0.0,
                     job_stepping_s=0.0 if self._stepping_since is None else round(until - self._stepping_since, 1),
                     long_work=None if work is None else work.doing,
-                    long_work_job=finished_job,
                     long_work_done=0 if work is None else work.done,
                     long_work_total=0 if work is None else work.total,
                     beat=self._status.beat + 1,
@@ -513,7 +498,7 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
             episodes,
             f"{status.job_successes / status.job_scored:.0%}" if status.current_job and status.job_scored else "-",
             str(status.errors),
-            f"{status.steps_per_s:,.0f}" if report.alive and status.makes_steps else "-",
+            f"{status.steps_per_s:,.0f}" if report.alive and status.long_work is None else "-",
         )
         # A job's name may hold brackets, which are no markup.
         table.add_row(*map(Text, cells), style=style)
@@ -536,12 +521,11 @@ def doing_in_words(report: RankReport) -> str:
     if report.fate is not RankFate.WORKING:
         return str(report.fate) if status.current_job is None else f"{report.fate} in {status.current_job}"
     long_work = status.long_work if report.alive else None
-    doing = status.current_job or (status.long_work_job if long_work else None) or str(status.state)
+    doing = status.current_job or str(status.state)
     if status.preparing is not None and status.current_job is not None:
         doing = f"{status.current_job}: {status.preparing}"
     if long_work is not None:
-        beside = f", {status.long_work_job}" if status.makes_steps else ""
-        doing = f"{doing}{beside}: {_long_work(long_work, [status])}"
+        doing = f"{doing}: {_long_work(long_work, [status])}"
     return doing
 
 
@@ -623,7 +607,7 @@ def _texts(reports: Sequence[RankReport], elapsed_s: float) -> tuple[str, list[s
 
     # The rate of steps, unless all ranks are busy otherwise, and the other long work of ranks.
     alive = [report.status for report in reports if report.status is not None and report.alive]
-    stepping = [status for status in alive if status.makes_steps and not status.state.is_final]
+    stepping = [status for status in alive if status.long_work is None and not status.state.is_final]
     busy: defaultdict[str, list[RankStatus]] = defaultdict(list)
     for status in alive:
         if status.long_work is not None:

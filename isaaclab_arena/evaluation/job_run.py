@@ -6,7 +6,6 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,7 +37,7 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord, Metric, split_evenl
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition, WatchedStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.specs import Observation
-from isaaclab_arena.logs import LongWork, heard_by, plain_text
+from isaaclab_arena.logs import heard_by, plain_text
 from isaaclab_arena.paths import now
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations, recorded_entries
@@ -58,40 +57,6 @@ from isaaclab_arena.storage.ledger import (
 
 if TYPE_CHECKING:
     from isaaclab_arena.recording.video import VideoRecorder
-
-
-# Consolidate jobs whose episodes have ended in a separate thread, while the rank runs its next job.
-
-
-@dataclass(eq=False)
-class Consolidations:
-    """Consolidates one job at a time beside the next one."""
-
-    on_progress: Callable[[str, LongWork | None], None]  # gets the job's name and its progress, None at its end
-    _pool: ThreadPoolExecutor = field(
-        default_factory=partial(ThreadPoolExecutor, 1, thread_name_prefix="consolidation"), init=False
-    )
-    _name: str | None = field(default=None, init=False)  # of the latest job
-    _underway: Future[object] | None = field(default=None, init=False)
-
-    def begin(self, name: str, finish: Callable[[], object]) -> None:
-        """Start `finish` in the thread, after the previous job. The next call raises its error."""
-        self.wait()
-        self._name, self._underway = name, self._pool.submit(heard_by(partial(self.on_progress, name))(finish))
-
-    def wait(self, name: str | None = None) -> None:
-        """Wait for the job under way, only if it has this name unless that is None. Raise its error."""
-        if self._underway is None or name not in (None, self._name):
-            return
-        underway, self._underway = self._underway, None
-        underway.result()
-
-    def close(self) -> None:
-        """Wait for the job under way, and end the thread. May be called more than once."""
-        try:
-            self.wait()
-        finally:
-            self._pool.shutdown()
 
 
 # One job under way on a rank: build or reuse its environments and policies, run its episodes, report on it.
@@ -392,9 +357,7 @@ class JobRunner:
     stop_requested: Callable[[], bool] = lambda: False
     # Receives the part of a job's start-up in words, None after its first control step.
     on_part: Callable[[str | None], None] = lambda _: None
-    # Consolidates jobs of known length while the next job runs; None to consolidate before `run` returns.
-    consolidations: Consolidations | None = None
-    # Receives each report after it is written, also from the thread of `consolidations`.
+    # Receives each report after it is written.
     on_report: Callable[[JobReport], None] = lambda _: None
 
     def __post_init__(self) -> None:
@@ -407,13 +370,10 @@ class JobRunner:
 
     def run(self, work: Job | Task, observers: Sequence[Observer] = ()) -> JobReport:
         """Run a job, this rank's part of it or a round, and write its report. A failed job is reported, not raised."""
-        # Raises `DiskUnusableError` and `ClaimsLostError` (also of the job before), because the next job would fail as
-        # well; and `StorageError` if a report cannot be written. With `consolidations` the report is written later.
+        # Raises `DiskUnusableError` and `ClaimsLostError`, because the next job would fail as well; and `StorageError`
+        # if a report cannot be written.
         task = FixedShare(job=work) if isinstance(work, Job) else work
         job, name = task.job, task.job.config.name
-        if self.consolidations is not None:
-            # If a rank takes work over, the same job runs again, into the directory that is being consolidated.
-            self.consolidations.wait(name)
         interleaved = self.settings.interleaved.get(name, ())
         # The reports of interleaved jobs are written when another job begins.
         for other in [each for each in self._open if each not in interleaved]:
@@ -492,14 +452,10 @@ class JobRunner:
                 job_run.results.append(result)
 
     def close(self) -> None:
-        """Close environment and policy, end the interleaved jobs, wait for the last report. Raises like `run`."""
-        try:
-            for name in list(self._open):
-                self._end(self._open.pop(name))
-            self._builder.clear()
-        finally:
-            if self.consolidations is not None:
-                self.consolidations.close()
+        """Close environment and policy, and end the interleaved jobs. Raises like `run`."""
+        for name in list(self._open):
+            self._end(self._open.pop(name))
+        self._builder.clear()
 
     @contextmanager
     def _catching_failure(self, name: str) -> Iterator[list[str]]:
@@ -517,7 +473,7 @@ class JobRunner:
             self._builder.clear()
 
     def _end(self, job_run: JobRun, failure: Sequence[str] = ()) -> JobReport:
-        """End a job, and write its report or hand that to `consolidations`."""
+        """End a job, consolidate its files, and write its report."""
         name = job_run.job.config.name
         is_cut_short = name in self.settings.interleaved and self.stop_requested()
         writers = None
@@ -529,17 +485,6 @@ class JobRunner:
         report = job_run.report(error=error, traceback_file=traceback_file)
         if is_cut_short and error is None:
             report = replace(report, status=ReportedStatus.INTERRUPTED)
-
-        # `job_run` is not passed on: its environment and policy would stay in memory beside those of the next job.
-        finish = partial(self._consolidate_and_report, writers, report)
-        # Other ranks know only from the report that a job of unknown length has ended, so it is written at once.
-        if self.consolidations is None or writers is None or job_run.job.config.num_episodes is None:
-            return finish()
-        self.consolidations.begin(name, finish)
-        return report
-
-    def _consolidate_and_report(self, writers: "Writers | None", report: JobReport) -> JobReport:
-        """Consolidate a job's files, and write its report."""
         if writers is not None:
             begin_s, loss, (recorder, videos) = time.perf_counter(), None, writers
             try:
@@ -552,12 +497,12 @@ class JobRunner:
             except DiskUnusableError:
                 raise
             except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
-                error, traceback_file = self._noted(raised, report.job)
+                error, traceback_file = self._noted(raised, name)
                 report = replace(report, status=ReportedStatus.FAILED, error=error, traceback_file=traceback_file)
             # The report was made before the consolidation, so its time is added here.
             took_s = time.perf_counter() - begin_s
             report = replace(report, ended_at=now(), wall_s=report.wall_s + took_s, record_s=report.record_s + took_s)
-        write_job_report(self.settings.output_directory / report.job, report)
+        write_job_report(self.settings.output_directory / name, report)
         self.on_report(report)
         return report
 
@@ -614,8 +559,6 @@ def run_jobs(
         settings,
         stop_requested=stop_requested,
         on_part=publisher.prepare,
-        # With fail_fast a failure must be known before the next job begins.
-        consolidations=None if options.fail_fast else Consolidations(publisher.set_long_work),
         on_report=on_report,
     )
     state = RankState.FINISHED
@@ -623,7 +566,7 @@ def run_jobs(
         while not stop_requested() and (task := queue.next_job()) is not None:
             config = task.job.config
             publisher.start_job(config.name, num_episodes=task.num_episodes)
-            with heard_by(partial(publisher.set_long_work, None)):
+            with heard_by(publisher.set_long_work):
                 report = runner.run(task, [publisher, *task.observers, *([] if answers is None else [answers])])
             failed = report.status is ReportedStatus.FAILED
             failed = failed or (answers is not None and answers.fails(config.name, config.num_episodes))

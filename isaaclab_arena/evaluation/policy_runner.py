@@ -96,10 +96,9 @@ def main(
     return ended.code
 
 
-def asked_for(arguments: Sequence[str], *, may_import: bool) -> planning.RunRequest:
+def asked_for(arguments: Sequence[str]) -> planning.RunRequest:
     """Return the request of a command line, without a run. See `eval_runner.asked_for`."""
     options, rest = read_command_line(PolicyOptions, arguments, program=PROGRAM)
-    options = replace(options, no_import=options.no_import or not may_import)
     return job_request(options, job_block(options, rest), command_line=(PROGRAM, *arguments))
 
 

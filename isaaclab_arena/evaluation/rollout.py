@@ -3,13 +3,11 @@
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for_futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from multiprocessing.connection import wait as wait_for_pipes
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -509,13 +507,19 @@ def pipelined_rollout(
             for group, size, most in zip(pipelined, sizes, num_envs, strict=True):
                 group.loop.reset(range(min(size, most)))
 
-            # Results must not depend on the speed of a group, so their order is fixed. Only if each policy
-            # answers by the episode alone, and no number of steps ends the rollout, the group that is ready goes first.
-            traits = [group.policy.traits for group in groups]
-            in_order = limits.max_steps is not None or not all(
-                each.reproducible and each.batch_invariant for each in traits
-            )
-            interrupted = _step_groups(pipelined, stop_requested, stopwatch, in_order=in_order)
+            # Results must not depend on the speed of a group, so their order is fixed.
+            interrupted = False
+            while not interrupted and any(group.under_way or group.loop.may_step for group in pipelined):
+                for group in pipelined:
+                    group.loop.reset(group.finish_step())
+                    if not group.loop.may_step:
+                        continue
+                    interrupted = stop_requested()
+                    if interrupted:
+                        break
+                    group.begin_step()
+            for group in pipelined:
+                group.finish_step()
     except PolicyLostError as error:
         for group in pipelined:
             group.loop.pictures.show_ends(group.loop.episodes.lost(error))
@@ -526,43 +530,6 @@ def pipelined_rollout(
         cut_episodes=sum(each.num_running for each in counters),
         interrupted=interrupted,
     )
-
-
-def _step_groups(
-    groups: Sequence["_PipelinedGroup"], stop_requested: Callable[[], bool], stopwatch: Stopwatch, *, in_order: bool
-) -> bool:
-    """Step the groups one after the other until nothing is left to do. True if a stop request ended it early."""
-    interrupted = False
-    while not interrupted and any(group.under_way or group.loop.may_step for group in groups):
-        chosen = groups
-        if not in_order:
-            # Take the groups that need not wait for a step. If there is none, wait for the first. All environments are
-            # of the same kind; a worker that never answers counts as done once it is late.
-            if all(group.under_way or not group.loop.may_step for group in groups):
-                working = [group.under_way[1] for group in groups if group.under_way]
-                with stopwatch.measure(Phase.SIMULATE):
-                    if threads := [each for each in working if isinstance(each, Future)]:
-                        wait_for_futures(threads, return_when=FIRST_COMPLETED)
-                    processes = [each for each in working if isinstance(each, Background)]
-                    while processes and all(each.unanswered for each in processes):
-                        wait_for_pipes([pipe for each in processes for pipe in each.unanswered], 0.1)
-            chosen = [
-                group
-                for group in groups
-                if (made := group.under_way and group.under_way[1]) is None
-                or (made.done() if isinstance(made, Future) else not made.unanswered)
-            ]
-        for group in chosen:
-            group.loop.reset(group.finish_step())
-            if not group.loop.may_step:
-                continue
-            interrupted = stop_requested()
-            if interrupted:
-                break
-            group.begin_step()
-    for group in groups:
-        group.finish_step()
-    return interrupted
 
 
 class _PipelinedGroup:

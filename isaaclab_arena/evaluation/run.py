@@ -26,8 +26,8 @@ from isaaclab_arena.distributed import launch
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import Ranks, initialise
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
-from isaaclab_arena.evaluation import condition_sets, heartbeat, job_run, planning, process, queues, run_start
-from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation import heartbeat, job_run, planning, process, queues, run_start
+from isaaclab_arena.evaluation.job import Job, check_saved_earlier, save_conditions
 from isaaclab_arena.evaluation.options import AUTO, ROUND_ROBIN, SPLIT, RunOptions
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment_builder import sampler_in_words
@@ -107,7 +107,7 @@ def run(request: planning.RunRequest, host: RunHost) -> RunOutcome:
         # file of conditions that another run saved.
         saved = None if options.save_conditions is None else Path(options.save_conditions).absolute()
         if saved is not None and options.resume is not None:
-            condition_sets.check_saved_earlier(saved, directory)
+            check_saved_earlier(saved, directory)
         if attempt is None:
             video = options.video_options()
             if video.camera or video.viewport:
@@ -369,7 +369,7 @@ def merge_and_show(
     if saved is not None:
         try:
             goes_on = request.options.resume is not None
-            for line in condition_sets.save_conditions(saved, output_directory, goes_on=goes_on):
+            for line in save_conditions(saved, output_directory, goes_on=goes_on):
                 _LOG.warning("%s", line)
         except ArenaError as error:
             # The results are the purpose of the run: they are shown even if this file cannot be written.

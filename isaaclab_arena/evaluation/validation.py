@@ -31,8 +31,8 @@ from isaaclab_arena.errors import (
     problems_into,
     refuse,
 )
-from isaaclab_arena.evaluation import batching, condition_sets, latency, policy_client, process
-from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation import batching, latency, policy_client, process
+from isaaclab_arena.evaluation.job import Job, changed_options, saved_set
 from isaaclab_arena.interfaces.connections import Description
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, completed, spelled
 from isaaclab_arena.interfaces.episode import conditions_from_json
@@ -93,7 +93,7 @@ def _doubts(job: Job, described: Description) -> list[str]:
     told, without_effect = described.environment.get(ENV_OPTIONS), ("camera_", "viewport_", ENV_CAMERAS, "backend")
     if name and isinstance(told, Mapping) and is_dataclass(job.environment_config):
         try:
-            changed = condition_sets.changed_options(job.builder, told, job.environment_config, owner="it")
+            changed = changed_options(job.builder, told, job.environment_config, owner="it")
         except ConfigError as error:
             differences.append(f"its environment was another, which had {error.problems[0].key}")
         else:
@@ -358,11 +358,9 @@ class _Resolver:
         if count is not None and job.num_episodes is None and job.conditions is None and not policy_counts:
             job = replace(job, num_episodes=min(count, job.max_episodes or count))
 
-        chosen = (
-            None
-            if job.conditions is None
-            else condition_sets.saved_set(job, builder, environment_config, self.directory)
-        )
+        chosen = None
+        if job.conditions is not None:
+            chosen = saved_set(job, builder, environment_config, self.directory)
 
         # An environment without variations is an error only if the job wants some.
         offered: tuple[Variation, ...] = ()

@@ -419,16 +419,11 @@ class Background(ABC):
 
     steps_while_starting: int = 0
 
-    @property
-    def unanswered(self) -> Sequence[int]:
-        """Descriptors, each of which can be read once its part of the step is made; none if all of it is."""
-        return ()
-
     @abstractmethod
     def begin_step(self, action: torch.Tensor) -> None:
         """Begin the step that `Environment.step` would make. Shape of ``action``: (num_envs, action_dim).
 
-        Until `finish_step` nothing but `unanswered` is asked of the environment.
+        Until `finish_step` nothing is asked of the environment.
         """
 
     @abstractmethod

@@ -18,8 +18,18 @@ from isaaclab_arena.config.schema import folded, name_problem
 from isaaclab_arena.errors import StorageError, did_you_mean
 from isaaclab_arena.interfaces.episode import in_words
 from isaaclab_arena.lerobot import layout
-from isaaclab_arena.lerobot.layout import Camera, Column, DatasetFeatures, read_frames, whole_arrays
-from isaaclab_arena.lerobot.tables import EpisodeRows, TableExtent, episode_rows, read_columns, read_pictures, read_rows
+from isaaclab_arena.lerobot.layout import (
+    Camera,
+    Column,
+    DatasetFeatures,
+    TableExtent,
+    episode_rows,
+    read_columns,
+    read_frames,
+    read_pictures,
+    read_rows,
+    whole_arrays,
+)
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.paths import given_path, not_a_plain_file
 from isaaclab_arena.storage import atomic, episode_file
@@ -218,7 +228,7 @@ class StoredDataset:
                 raise StorageError(f"{root} holds more than {_MAX_EPISODES} episodes")
             found[episode.episode_index] = episode
         self.episodes: dict[int, StoredEpisode] = dict(sorted(found.items()))
-        self._rows: dict[Path, EpisodeRows] = {}
+        self._rows: dict[Path, Mapping[int, int]] = {}
 
     def columns(self, episode_index: int, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return columns of an episode, each (num_steps, size); StorageError if the table lacks a column or steps."""
@@ -243,30 +253,24 @@ class StoredDataset:
     def held_against_tables(self, episode_indices: Iterable[int]) -> tuple[dict[int, str], list[str]]:
         """Compare the dataset's metadata with its tables: return the error of each unreadable episode, and remarks."""
         missing: dict[int, str] = {}
-        moved, unordered = [], []
+        moved = []
         for index in episode_indices:
             episode = self.episodes[index]
             table = self._table_of(episode)
-            count = self._rows_in(table).counts.get(index, 0)
-            # An episode with a wrong number of rows cannot be read; a wrong table or order is only a remark.
+            count = self._rows_in(table).get(index, 0)
+            # An episode with a wrong number of rows cannot be read; a wrong table is only a remark.
             if count != episode.num_steps:
                 missing[index] = f"{table} has {count} rows of episode {index}, {episode.num_steps} are due"
             elif table != episode.data_file:
                 moved.append(index)
-            if index in self._rows_in(table).unordered:
-                unordered.append(index)
 
         notes: list[str] = []
         stated, path = self._stated_episodes, self.root / layout.INFO_FILE
         if stated not in (None, len(self.episodes)):
             notes.append(f"{path} says that there are {stated} episodes, and {len(self.episodes)} are")
-        for indices, before, after in (
-            (moved, "names another table for", "than the one that has it"),
-            (unordered, "has the rows of", f"in another order than {layout.FRAME_INDEX}"),
-        ):
-            if indices:
-                named = f"episode{'' if len(indices) == 1 else 's'} {in_words(indices)}"
-                notes.append(f"{self.root} {before} {named} {after}")
+        if moved:
+            named = f"episode{'' if len(moved) == 1 else 's'} {in_words(moved)}"
+            notes.append(f"{self.root} names another table for {named} than the one that has it")
         return missing, notes
 
     def remembered(self) -> dict[int, dict[str, Any]]:
@@ -279,32 +283,31 @@ class StoredDataset:
 
     def _table_of(self, episode: StoredEpisode) -> Path:
         """Return the table that contains an episode; the stated one if none or several others do."""
-        if episode.episode_index in self._rows_in(episode.data_file).counts:
+        if episode.episode_index in self._rows_in(episode.data_file):
             return episode.data_file
         # Only version 3.0 can name another table.
         tables = sorted((self.root / "data").glob("*/*.parquet")) if self._has_shared_tables else ()
-        others = [table for table in tables if episode.episode_index in self._rows_in(table).counts]
+        others = [table for table in tables if episode.episode_index in self._rows_in(table)]
         return others[0] if len(others) == 1 else episode.data_file
 
     def _order(self, episode: StoredEpisode, table: Path) -> np.ndarray | None:
         """Return the permutation that sorts an episode's rows by frame index, None if they are sorted."""
-        if episode.episode_index not in self._rows_in(table).unordered:
+        if layout.FRAME_INDEX not in self.features:
             return None
         found = read_columns(regular_file(table, self.root), [layout.FRAME_INDEX], _rows_of(episode, max_size=1))
         places = found[layout.FRAME_INDEX][:, 0]
+        if (np.diff(places) > 0).all():
+            return None
         order = np.argsort(places, kind="stable")
         if not (np.diff(places[order]) > 0).all():
             raise StorageError(f"{table}: episode {episode.episode_index} has a {layout.FRAME_INDEX} twice")
         return order
 
-    def _rows_in(self, table: Path) -> EpisodeRows:
+    def _rows_in(self, table: Path) -> Mapping[int, int]:
+        """Return the number of rows of each episode in a table, none without the table."""
         if table not in self._rows:
-            ordered_by = layout.FRAME_INDEX if layout.FRAME_INDEX in self.features else None
-            self._rows[table] = (
-                episode_rows(regular_file(table, self.root), layout.EPISODE_INDEX, ordered_by, self.episodes)
-                if table.exists()
-                else EpisodeRows(counts={}, unordered=frozenset())
-            )
+            found = regular_file(table, self.root) if table.exists() else None
+            self._rows[table] = {} if found is None else episode_rows(found, layout.EPISODE_INDEX, self.episodes)
         return self._rows[table]
 
     def size(self, name: str) -> int:

@@ -107,29 +107,13 @@ def columns(
     yield {"is_whole": True}, read
 
 
-def episodes(path: str, file: parquet.ParquetFile, *, key: str, ordered_by: str | None) -> Iterator[Piece]:
-    """Yield per batch and value of column `key`: the value, its rows, and whether `ordered_by` ascends in them."""
-    names = [key] if ordered_by is None else [key, ordered_by]
-    _check_columns(path, file, names, flat=names)
-    last: dict[float, float] = {}
-    rows_at_once = _rows_at_once(path, file, range(file.metadata.num_row_groups), names, 1)
-    for batch in file.iter_batches(rows_at_once, columns=names, use_threads=False):
-        owners = batch[key].to_numpy(zero_copy_only=False)
-        # Split the batch by episode. The stable sort keeps the order of an episode's rows.
-        order = np.argsort(owners, kind="stable")
-        starts = np.flatnonzero(np.diff(owners[order], prepend=np.nan) != 0)
-        found, counts, ascends = [], [], []
-        for rows in np.split(order, starts[1:]) if len(order) else ():
-            owner = owners[rows[0]].item()
-            found.append(owner)
-            counts.append(len(rows))
-            ascends.append(True)
-            if ordered_by is not None:
-                # An episode may go on from an earlier batch, so compare with its last row there.
-                places = batch[ordered_by].to_numpy(zero_copy_only=False)[rows].astype(np.float64)
-                ascends[-1] = bool((np.diff(places, prepend=last.get(owner, -np.inf)) > 0).all())
-                last[owner] = places[-1].item()
-        yield {"read": True}, {"owner": np.array(found), "count": np.array(counts), "ascends": np.array(ascends)}
+def episodes(path: str, file: parquet.ParquetFile, *, key: str) -> Iterator[Piece]:
+    """Yield per batch the values of column `key`, and the number of rows of each."""
+    _check_columns(path, file, [key], flat=[key])
+    rows_at_once = _rows_at_once(path, file, range(file.metadata.num_row_groups), [key], 1)
+    for batch in file.iter_batches(rows_at_once, columns=[key], use_threads=False):
+        owners, counts = np.unique(batch[key].to_numpy(zero_copy_only=False), return_counts=True)
+        yield {"read": True}, {"owner": owners, "count": counts}
 
 
 def rows(path: str, file: parquet.ParquetFile, *, names: Sequence[str]) -> Iterator[Piece]:

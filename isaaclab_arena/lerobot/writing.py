@@ -16,9 +16,16 @@ from pyarrow import parquet
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean, refuse
 from isaaclab_arena.interfaces.specs import in_colours, picture_layout
-from isaaclab_arena.lerobot import layout, tables
-from isaaclab_arena.lerobot.layout import Camera, Column, DatasetFeatures, DatasetVersion, VideoWriter, whole_arrays
-from isaaclab_arena.lerobot.tables import Columns
+from isaaclab_arena.lerobot import layout
+from isaaclab_arena.lerobot.layout import (
+    Camera,
+    Column,
+    Columns,
+    DatasetFeatures,
+    DatasetVersion,
+    VideoWriter,
+    whole_arrays,
+)
 from isaaclab_arena.paths import given_path
 from isaaclab_arena.storage import atomic
 from isaaclab_arena.storage import episodes as recordings
@@ -276,7 +283,7 @@ def write_lerobot_dataset(
 
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
-AllStatistics: TypeAlias = Mapping[str, tables.Statistics]  # of every column and video feature
+AllStatistics: TypeAlias = Mapping[str, layout.Statistics]  # of every column and video feature
 
 
 class _Conversion(ABC):
@@ -287,7 +294,7 @@ class _Conversion(ABC):
         self.tasks: dict[str, int] = {}  # each instruction with its number
         self._root, self._features, self._options, self._fps = root, features, options, fps
         self._num_videos = 0 if options.png else len(features.cameras)  # per episode
-        self._spools: dict[str, tables.ColumnSpool] = {}
+        self._spools: dict[str, layout.ColumnSpool] = {}
         self._counts: dict[str, np.ndarray] = {}
         self._env_args: dict[Path, Mapping[str, Any]] = {}
 
@@ -327,13 +334,13 @@ class _Conversion(ABC):
                 raise StorageError(message)
 
         # Statistics of this episode, and the values for those of the whole dataset.
-        statistics: dict[str, tables.Statistics] = {}
+        statistics: dict[str, layout.Statistics] = {}
         for name, values in columns.items():
             flat = values.reshape(num_steps, -1)
             if name not in self._spools:
-                self._spools[name] = tables.ColumnSpool(self._root, flat.shape[1])
+                self._spools[name] = layout.ColumnSpool(self._root, flat.shape[1])
             self._spools[name].append(flat)
-            statistics[name] = tables.array_statistics(flat)
+            statistics[name] = layout.array_statistics(flat)
         pictures: dict[str, np.ndarray] = {}
         encoded: dict[str, list[bytes]] = {}
         for key, camera in self._features.cameras.items():
@@ -344,7 +351,7 @@ class _Conversion(ABC):
             for frame in pictures[name]:
                 counts += np.stack([np.bincount(plane, minlength=256) for plane in frame.reshape(-1, 3).T])
             self._counts[name] = self._counts.get(name, 0) + counts
-            statistics[name] = tables.picture_statistics(counts, num_steps)
+            statistics[name] = layout.picture_statistics(counts, num_steps)
             if self._options.png:
                 encoded[name] = []
                 for frame in pictures.pop(name):
@@ -368,7 +375,7 @@ class _Conversion(ABC):
         """Write all files of the whole dataset."""
         statistics = {name: spool.finish() for name, spool in self._spools.items()}
         for name, counts in self._counts.items():
-            statistics[name] = tables.picture_statistics(counts, self.num_frames)
+            statistics[name] = layout.picture_statistics(counts, self.num_frames)
         own_entries = self._write_rest(len(episodes), statistics)
         vectors = self._features.vectors
         modalities: dict[str, Any] = {}
@@ -417,9 +424,9 @@ class _ConversionV21(_Conversion):
 
     def _write(self, number: int, task: str, columns: Columns, videos: Arrays, statistics: AllStatistics) -> None:
         place = {"episode_chunk": number // self._options.sizes.chunk, "episode_index": number}
-        table = tables.steps_table(columns)
+        table = layout.steps_table(columns)
         path = self._root / layout.DATA_PATHS[DatasetVersion.V21].format(**place)
-        with tables.parquet_errors("write", path):
+        with layout.parquet_errors("write", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             parquet.write_table(table, path, compression="snappy")
         for key, frames in videos.items():
@@ -447,14 +454,14 @@ class _ConversionV30(_Conversion):
 
     def __init__(self, root: Path, features: DatasetFeatures, options: LeRobotOptions, fps: int) -> None:
         super().__init__(root, features, options, fps)
-        self._data = tables.TableFiles(root, layout.DATA_PATHS[DatasetVersion.V30], options.sizes)
-        self._episodes = tables.TableFiles(root, layout.EPISODES_TABLE_PATH, options.sizes)
+        self._data = layout.TableFiles(root, layout.DATA_PATHS[DatasetVersion.V30], options.sizes)
+        self._episodes = layout.TableFiles(root, layout.EPISODES_TABLE_PATH, options.sizes)
         self._rows: list[dict[str, Any]] = []
         self._videos: dict[str, VideoWriter] = {}
         self._video_numbers: dict[str, int] = {}
 
     def _write(self, number: int, task: str, columns: Columns, videos: Arrays, statistics: AllStatistics) -> None:
-        table, sizes = tables.steps_table(columns), self._options.sizes
+        table, sizes = layout.steps_table(columns), self._options.sizes
         row: dict[str, Any] = {
             "episode_index": number,
             "tasks": [task],
@@ -496,7 +503,7 @@ class _ConversionV30(_Conversion):
             file.close()
         path = self._root / layout.TASKS_TABLE_FILE
         frame = pd.DataFrame({"task_index": range(len(self.tasks))}, index=pd.Index(list(self.tasks), dtype=object))
-        with tables.parquet_errors("write", path):
+        with layout.parquet_errors("write", path):
             frame.to_parquet(path)
         atomic.write_text(self._root / layout.STATS_FILE, atomic.json_line(atomic.plain(statistics)))
         sizes = self._options.sizes

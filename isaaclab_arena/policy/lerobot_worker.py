@@ -11,98 +11,12 @@ import importlib.machinery
 import json
 import pathlib
 import struct
-import sys
-import traceback
-import types
 import typing
 
 import numpy as np
 import safetensors
 import torch
 from torch.overrides import TorchFunctionMode
-
-# Defer the import of modules that other modules import but do not use.
-
-
-@contextlib.contextmanager
-def deferred_imports(names: typing.Collection[str]) -> typing.Iterator[None]:
-    """Defer execution of the named modules and their submodules until they are used; executed ones stay."""
-    finder = _StandInFinder(names)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        # The stand-ins leave with the block: a later import executes the real module.
-        for name, module in list(sys.modules.items()):
-            if isinstance(module, _StandIn):
-                del sys.modules[name]
-                parent, _, child = name.rpartition(".")
-                vars(sys.modules.get(parent, module)).pop(child, None)
-
-
-class _StandIn(types.ModuleType):
-    """A module that is not executed."""
-
-    def __getattr__(self, name: str) -> typing.Any:
-        # The import machinery asks for these names, and must find them absent.
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Later(self.__name__, name)
-
-
-class _Later:
-    """A function or a class whose module is executed on first use."""
-
-    def __init__(self, module: str, name: str) -> None:
-        self._module, self._name = module, name
-
-    def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
-        return self._itself()(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> typing.Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._itself(), name)
-
-    def __instancecheck__(self, instance: object) -> bool:
-        """Return False: a class whose module is not executed has no instances."""
-        return False
-
-    def __or__(self, other: object) -> object:
-        """Return itself, so that the stand-in works in a union annotation."""
-        return self
-
-    __ror__ = __or__
-
-    def _itself(self) -> typing.Any:
-        module = importlib.import_module(self._module)
-        if isinstance(module, _StandIn):
-            message = f"'{self._module}.{self._name}' is needed for the import of another module"
-            raise ImportError(message)  # noqa: TRY004  it is an import that fails
-        return getattr(module, self._name)
-
-
-class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds stand-ins for the named modules and their submodules."""
-
-    def __init__(self, names: typing.Collection[str]) -> None:
-        self._names = frozenset(names)
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a stand-in, None for modules that are not deferred."""
-        del path, target
-        parts = fullname.split(".")
-        above = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if above & self._names else None
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """Return the stand-in."""
-        return _StandIn(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Do nothing."""
-
 
 # Tell a policy whose weights all come from a file from one with weights that LeRobot initialised randomly.
 
@@ -156,25 +70,7 @@ def _not_seen_in(file: str, policy: typing.Any) -> typing.Iterator[str]:
     yield from (name for name, value in weights.items() if value.data_ptr() not in seen)
 
 
-# Load a LeRobot policy with its processors, and import no more of LeRobot than the policy needs.
-
-_TRIED = frozenset({"act", "diffusion"})
-"""Types that act without LeRobot's imports for others, by trial. For any other type all is imported."""
-
-_NOT_NEEDED = (
-    "accelerate",
-    "torch._dynamo",
-    "transformers",
-    "datasets",
-    "lerobot.datasets",
-    "lerobot.configs.train",
-    "lerobot.envs",
-    "lerobot.teleoperators",
-)
-"""LeRobot's imports for training, datasets and robots. They take three times as long as those of a policy."""
-
-_USED_UNIMPORTED = "packaging.version"
-"""A module that LeRobot uses but leaves to `accelerate` to import."""
+# Load a LeRobot policy with its processors.
 
 _DEVICE_STEP = "device_processor"
 _WEIGHTS = "model.safetensors"
@@ -182,40 +78,13 @@ _WEIGHTS = "model.safetensors"
 
 def loaded(directory: str, device: str) -> tuple[typing.Any, typing.Any, typing.Any]:
     """Load a policy with its pre- and postprocessor, which ``save_pretrained`` wrote, on e.g. ``cuda:1``."""
-    kind = json.loads((pathlib.Path(directory) / "config.json").read_text())["type"]
-    if kind in _TRIED:
-        try:
-            # The packages of all other policy types are not needed either.
-            policies = pathlib.Path(importlib.import_module("lerobot").__path__[0], "policies")
-            others = [path.name for path in policies.iterdir() if path.is_dir() and path.name != kind]
-            not_needed = (*_NOT_NEEDED, *(f"lerobot.policies.{name}" for name in others))
-            return _loaded(directory, device, kind, not_needed)
-        except Exception:  # noqa: BLE001  LeRobot as it is either succeeds after any error, or names the fault
-            # Retry with all of LeRobot imported. The modules of the first attempt may hold stand-ins, so forget them.
-            traceback.print_exc()
-            for name in [name for name in sys.modules if name.partition(".")[0] == "lerobot"]:
-                del sys.modules[name]
     # Types of other packages register themselves as plugins.
     plugins = importlib.import_module("lerobot.utils.import_utils")
     getattr(plugins, "register_third_party_plugins", lambda: None)()
-    return _loaded(directory, device, kind, ())
-
-
-def saved_steps(directory: str, processor: str) -> set[str]:
-    """Return the step names of a saved processor, ``policy_preprocessor`` or ``policy_postprocessor``."""
-    saved = json.loads((pathlib.Path(directory) / f"{processor}.json").read_text())
-    return {step.get("registry_name") for step in saved["steps"]}
-
-
-def _loaded(
-    directory: str, device: str, kind: str, not_needed: typing.Collection[str]
-) -> tuple[typing.Any, typing.Any, typing.Any]:
-    if not_needed:
-        importlib.import_module(_USED_UNIMPORTED)
-    with deferred_imports(not_needed):
-        factory = importlib.import_module("lerobot.policies.factory")
-        configurations = importlib.import_module("lerobot.configs.policies")
-        policy_class = factory.get_policy_class(kind)
+    factory = importlib.import_module("lerobot.policies.factory")
+    configurations = importlib.import_module("lerobot.configs.policies")
+    kind = json.loads((pathlib.Path(directory) / "config.json").read_text())["type"]
+    policy_class = factory.get_policy_class(kind)
     config = configurations.PreTrainedConfig.from_pretrained(directory)
     config.device = device
     # LeRobot refuses an override of a step that the saved processor lacks.
@@ -228,6 +97,12 @@ def _loaded(
     file = str(pathlib.Path(directory, _WEIGHTS))
     policy = surely_loaded(lambda: policy_class.from_pretrained(directory, config=config), file)
     return policy, before, after
+
+
+def saved_steps(directory: str, processor: str) -> set[str]:
+    """Return the step names of a saved processor, ``policy_preprocessor`` or ``policy_postprocessor``."""
+    saved = json.loads((pathlib.Path(directory) / f"{processor}.json").read_text())
+    return {step.get("registry_name") for step in saved["steps"]}
 
 
 # Serialise a policy's memory: numbers, texts, tensors, arrays, and containers of them.

@@ -57,31 +57,6 @@ def text_block(width: int, height: int, lines: Sequence[str], *, colour: tuple[i
     return np.asarray(image)
 
 
-def line_chart(
-    width: int,
-    height: int,
-    title: str,
-    lines: Sequence[tuple[np.ndarray, tuple[int, int, int]]],
-    *,
-    colour: tuple[int, int, int] = _TEXT,
-) -> np.ndarray:
-    """Return a line chart below a title, with the value range at the left. Shape: (height, width, 3), uint8."""
-    # `lines` holds finite values of shape (n,), n > 1, each with its colour, drawn in this order.
-    picture = Image.fromarray(text_block(width, height, [title], colour=colour))
-    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(_TEXT_SIZE)
-    low = min(float(np.min(values)) for values, _ in lines)
-    high = max(float(np.max(values)) for values, _ in lines)
-    left, top, right, bottom = 52, BAR_HEIGHT + 14, width - 8, height - 12
-    scale = (bottom - top) / (high - low) if high > low else 0.0
-    for value, at in ((high, top), (low, bottom)):
-        draw.text((left - 4, at), f"{value:.3f}", font=font, fill=_TEXT, anchor="rm")
-    for values, line_colour in lines:
-        x = np.linspace(left, right, len(values))
-        y = bottom - scale * (np.asarray(values) - low)
-        draw.line(list(zip(x.tolist(), y.tolist(), strict=True)), fill=line_colour, width=2)
-    return np.asarray(picture)
-
-
 def write_png(path: Path, picture: np.ndarray) -> None:
     """Write an image of shape (height, width, 3), uint8, atomically over an existing file."""
     encoded = BytesIO()

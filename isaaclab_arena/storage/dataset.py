@@ -4,7 +4,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -53,39 +53,20 @@ def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path, *, name: st
 
 
 def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path, *, name: str = "") -> bool:
-    """Make a new file from uncompressed episodes of `write_episode`, without HDF5's library. False if impossible."""
+    """Make a new file of uncompressed files of `write_episode`, without HDF5's library. False if impossible."""
     # Each episode is read once and compared with its own checksum. On False the target is not a valid recording, and
     # `copy_episodes` can replace it.
     total, env_args = 0, "{}"
-    datasets: dict[Path, tuple[episodes.OpenRecording, memoryview, str]] = {}
-    examiner = episodes.EpisodeExaminer()
     with episodes.hdf5_errors("write", target):
-        with target.open("xb", buffering=1 << 20) as file, ExitStack() as kept_open:
+        with target.open("xb", buffering=1 << 20) as file:
             members: dict[str, int] = {}
             # The superblock's place is kept free, and the file is valid HDF5 only once it is written.
             position = file.write(bytes(episode_file.SUPERBLOCK_BYTES))
             for index, path in told(sources, "consolidating", name or target.name):
+                block = None
                 if layout.episode_index_of_file(path.name) is not None:
                     with storage_errors("read", path):
                         block = episode_file.block_of(path.read_bytes())
-                else:
-                    # An episode of a dataset, which stays open for the next one.
-                    if path not in datasets:
-                        recording = kept_open.enter_context(episodes.opened(path))
-                        described = str(recording.attributes(recording.data).get("env_args", "{}"))
-                        datasets[path] = recording, episodes.mapped(path), described
-                    recording, content, described = datasets[path]
-                    whole = examiner.read(recording, index, content)
-                    if whole is None:
-                        # This function did not write its bytes.
-                        return False
-                    block = episode_file.EpisodeBlock(
-                        **vars(whole.block),
-                        episode_index=index,
-                        group_offset=whole.group_offset,
-                        num_samples=episode_file.num_samples_of(whole.attributes),
-                        env_args=described,
-                    )
                 if block is None or block.episode_index != index:
                     return False
                 members[layout.demo_name(index)] = position + block.group_offset

@@ -1,7 +1,6 @@
 """A recorded episode, and its file in HDF5's own bytes: structures, template, image."""
 
 import json
-import math
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
@@ -275,27 +274,16 @@ def _encoded_type(dtype: np.dtype | None) -> bytes:
     return encoded if dtype is not None else encoded[:4] + struct.pack("<I", TEXT_REFERENCE.size) + encoded[8:]
 
 
-# The structure that all episodes of a job share, in HDF5's format: fill in an episode, or read one back.
+# The structure that all episodes of a job share, in HDF5's format.
 #
-# HDF5's library takes 1 to 3 ms to write or read the two dozen small arrays and as many attributes of an episode. But
-# the episodes of a job differ only in sizes, contents and attribute values. Their structure is derived once, and each
-# episode is a copy of it with the rest filled in. Any HDF5 reader reads the result. An episode is read back without the
-# library if every byte of its structure is as expected. Any other episode is left to the library, so nothing here calls
-# a file damaged.
+# HDF5's library takes 1 to 3 ms to write the two dozen small arrays and as many attributes of an episode. But the
+# episodes of a job differ only in sizes, contents and attribute values. Their structure is derived once, and each
+# episode is a copy of it with the rest filled in. Any HDF5 reader reads the result.
 
 ArrayType: TypeAlias = tuple[str, np.dtype, int]
 """Path of an array below the group of its episode, element type, and number of dimensions."""
 AttributeType: TypeAlias = tuple[str, np.dtype | None]  # name of an attribute and its type; None for a text
 _PLACE = struct.Struct("<QQ")
-
-
-@dataclass(frozen=True, kw_only=True)
-class WholeEpisode:
-    """An episode whose arrays match their checksum."""
-
-    attributes: dict[str, AttributeValue]  # of the episode's group
-    block: Block
-    group_offset: int  # offset of the group in `block`
 
 
 @dataclass(frozen=True)
@@ -355,12 +343,6 @@ class EpisodeTemplate:
         self._all_pointers = np.array([*addresses, *self._pointers], np.int64)
         self.max_pointers = len(self._all_pointers)  # addresses in an episode without empty arrays
         self._moved: tuple[int, bytes] = (0, bytes(self._structure))
-        # Mask of the bytes that are equal in all episodes.
-        self._is_fixed = np.full(len(self._structure), 255, np.uint8)
-        places = [(slot.shape_at, slot.shape.size) for slot in self._arrays]
-        places += [(slot.layout_at, _PLACE.size) for slot in self._arrays]
-        for at, num_bytes in (*places, *((slot.at, slot.num_bytes) for slot in self._values)):
-            self._is_fixed[at : at + num_bytes] = 0
 
     def filled(
         self, arrays: Sequence[np.ndarray], values: Sequence[bytes], address: int
@@ -388,59 +370,6 @@ class EpisodeTemplate:
             structure[slot.at : slot.at + slot.num_bytes] = stored
         pieces.append(text_heap(texts))
         return pieces, np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
-
-    def read(self, content: bytes | memoryview, group_address: int) -> WholeEpisode | None:
-        """Return the intact episode of this structure whose group is at `group_address` in the file, else None."""
-        view, address = memoryview(content), group_address - self.group_offset
-        if address < 0 or address + len(self._structure) > len(view):
-            return None
-        found = np.frombuffer(view, np.uint8, len(self._structure), address)
-        differs = found ^ np.frombuffer(self._structure_at(address), np.uint8)
-        if (differs & self._is_fixed).any():
-            return None
-
-        # Each array follows the one before. One without values has no address.
-        crc, position, absent = 0, address + len(self._structure), []
-        for slot in self._arrays:
-            shape = slot.shape.unpack_from(view, address + slot.shape_at)
-            place, num_bytes = _PLACE.unpack_from(view, address + slot.layout_at)
-            expected_place = position if num_bytes else UNDEFINED
-            if (place, num_bytes) != (expected_place, math.prod(shape) * slot.dtype.itemsize):
-                return None
-            if not num_bytes:
-                absent.append(slot.layout_at)
-            values = view[position : position + num_bytes]
-            # As `checksum` does.
-            crc = zlib.crc32(values, zlib.crc32(_description(slot.name, slot.dtype, shape).encode(), crc))
-            position += num_bytes + -num_bytes % 8
-        # The values of attributes, whose texts are in a heap behind the arrays.
-        attributes: dict[str, AttributeValue] = {}
-        texts: list[bytes] = []
-        text_at = position + HEAP_HEADER_BYTES
-        try:
-            for slot in self._values:
-                value = bytes(view[address + slot.at : address + slot.at + slot.num_bytes])
-                if slot.dtype is not None:
-                    attributes[slot.name] = np.frombuffer(value, slot.dtype)[0].item()
-                    continue
-                num_bytes, _, _ = TEXT_REFERENCE.unpack(value)
-                text_at += HEAP_ENTRY_BYTES
-                texts.append(bytes(view[text_at : text_at + num_bytes]))
-                text_at += num_bytes + -num_bytes % 8
-                if value != TEXT_REFERENCE.pack(num_bytes, position, len(texts)):
-                    return None
-                attributes[slot.name] = texts[-1].decode()
-            num_samples_of(attributes)
-        except ValueError:
-            return None
-        # Compare whole heaps, so that no byte of the episode is unchecked.
-        heap = text_heap(texts)
-        end = position + len(heap)
-        if view[position:end] != heap or attributes.get("checksum") != crc:
-            return None
-        pointers = np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
-        block = Block(content=view[address:end], pointers=pointers, origin=address)
-        return WholeEpisode(attributes=attributes, block=block, group_offset=self.group_offset)
 
     def _structure_at(self, address: int) -> bytes:
         # Files of one job have their episodes at the same address.
@@ -592,6 +521,11 @@ def groups_above(members: Mapping[str, int], env_args: bytes, total: bytes, posi
 ZSTD_FILTER = 32015
 CHUNK_BYTES = 1 << 20
 CHUNK_LENGTH = 20
+_FILTERS: Mapping[Compression, Mapping[str, Any]] = {
+    Compression.LZF: {"compression": "lzf"},
+    Compression.GZIP: {"compression": "gzip", "compression_opts": 1},
+    Compression.ZSTD: {"compression": ZSTD_FILTER, "compression_opts": (1,)},
+}
 
 
 def check_compression(compression: Compression) -> None:
@@ -606,6 +540,11 @@ def compressed_episode_file(
     episode: RecordedEpisode, attributes: Mapping[str, AttributeValue], compression: Compression
 ) -> bytes:
     """Return the file of one episode. `attributes` include ``num_samples``."""
+    if compression is Compression.ZSTD:
+        check_compression(compression)
+        # The import only registers the filter, and takes longer than the import of this whole module.
+        import hdf5plugin  # noqa: F401, PLC0415  optional package
+
     # Built in memory and written at once: a twentieth of the system calls, and no lock on a network file system.
     with h5py.File("episode", "w", driver="core", backing_store=False, block_size=1 << 16) as file:
         data = file.create_group(DATA_GROUP)
@@ -613,33 +552,13 @@ def compressed_episode_file(
         data.attrs["env_args"] = json_line(episode.env_args)
         group = data.create_group(demo_name(episode.episode_index))
         for name, value in attributes.items():
-            array = np.array(value, dtype=h5py.string_dtype() if isinstance(value, str) else None)
-            kind, space = h5py.h5t.py_create(array.dtype, logical=True), h5py.h5s.create(h5py.h5s.SCALAR)
-            h5py.h5a.create(group.id, name.encode(), kind, space).write(array)
-
-        links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-        links.set_create_intermediate_group(True)
+            # A member of an enumeration is a text too.
+            group.attrs.create(name, value, dtype=h5py.string_dtype() if isinstance(value, str) else None)
         for name in sorted(episode.arrays):
-            array, properties = np.ascontiguousarray(episode.arrays[name]), None
-            if compression is not Compression.NONE and array.size and array.ndim:
-                properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-                length = CHUNK_LENGTH if array.ndim > 2 else max(1, CHUNK_BYTES * len(array) // array.nbytes)
-                properties.set_chunk((min(len(array), length), *array.shape[1:]))
-                if compression is Compression.GZIP:
-                    properties.set_deflate(1)
-                elif compression is Compression.LZF:
-                    properties.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
-                else:
-                    check_compression(compression)
-                    # The import only registers the filter, and takes longer than the import of this whole module.
-                    import hdf5plugin  # noqa: F401, PLC0415  optional package
-
-                    properties.set_filter(ZSTD_FILTER, h5py.h5z.FLAG_MANDATORY, (1,))
-            kind, space = h5py.h5t.py_create(array.dtype, logical=True), h5py.h5s.create_simple(array.shape)
-            dataset = h5py.h5d.create(group.id, name.encode(), kind, space, dcpl=properties, lcpl=links)
+            array, options = np.ascontiguousarray(episode.arrays[name]), dict[str, Any]()
             if array.size:
-                dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, array)
-            # Closed before the next one is made, so that its chunks come first.
-            del dataset
+                length = CHUNK_LENGTH if array.ndim > 2 else max(1, CHUNK_BYTES * len(array) // array.nbytes)
+                options = {"chunks": (min(len(array), length), *array.shape[1:]), **_FILTERS[compression]}
+            group.create_dataset(name, data=array, **options)
         file.flush()
         return file.id.get_file_image()

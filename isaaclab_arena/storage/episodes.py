@@ -1,14 +1,13 @@
 """Recordings in HDF5, in robomimic's and Isaac Lab's layout: written, found, and read as a stranger's."""
 
 import math
-import mmap
 import os
 import re
 import struct
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import util
@@ -146,12 +145,6 @@ def opened(path: Path) -> "Iterator[OpenRecording]":
         yield OpenRecording(file, path)
 
 
-def mapped(path: Path) -> memoryview:
-    """Map a file into memory. It must have no writer any more; the system reads pages on access."""
-    with atomic.storage_errors("read", path), path.open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
 class OpenRecording:
     """A file of episodes that is open for reading, with its reading budget. DamagedFileError without episodes."""
 
@@ -212,18 +205,6 @@ class OpenRecording:
         episode_file.num_samples_of(attributes)
         return attributes
 
-    def template(self, group: h5py.h5g.GroupID) -> episode_file.EpisodeTemplate | None:
-        """Return the structure of an episode's group, None if this program cannot have written it."""
-        kinds = {name: (dataset.dtype, dataset.rank) for name, dataset in self.datasets(group)}
-        attributes = []
-        for index in range(h5py.h5a.get_num_attrs(group)):
-            attribute = h5py.h5a.open(group, index=index, index_type=h5py.h5.INDEX_CRT_ORDER)
-            kind = _attribute_dtype(attribute)
-            if kind is None:
-                return None
-            attributes.append((attribute.name.decode(), None if kind.kind in "OS" else kind))
-        return episode_file.template_of(tuple((name, *kinds[name]) for name in sorted(kinds)), tuple(attributes))
-
     def datasets(self, group: h5py.h5g.GroupID, prefix: str = "") -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
         """Yield all datasets below a group by their path."""
         # A group may contain itself.
@@ -263,58 +244,6 @@ class OpenRecording:
 
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
         return array
-
-
-@dataclass
-class EpisodeExaminer:
-    """Read and check episodes one by one; equal structure makes the next one twenty times as fast."""
-
-    opened: Callable[[Path], AbstractContextManager[OpenRecording]] = opened
-    template: episode_file.EpisodeTemplate | None = None  # structure of the last episode
-
-    def read(
-        self, recording: OpenRecording, episode_index: int, content: memoryview
-    ) -> episode_file.WholeEpisode | None:
-        """Return an intact episode, None if only the library can judge it. StorageError if the file lacks it."""
-        group = recording.group(episode_index)
-        address = h5o.get_info(group).addr
-        whole = None if self.template is None else self.template.read(content, address)
-        # The structure changed since the last episode: derive it through the library once, then try again.
-        if whole is None:
-            self.template = recording.template(group)
-            whole = None if self.template is None else self.template.read(content, address)
-        return whole
-
-    def examine(
-        self, path: Path, episode_indices: Sequence[int]
-    ) -> list[dict[str, episode_file.AttributeValue] | DamagedFileError]:
-        """Return the attributes of each episode, or its damage if its arrays do not match their checksum."""
-        # A damaged file as a whole raises DamagedFileError. A single episode's file of known structure needs no HDF5.
-        if self.template is not None and len(episode_indices) == 1:
-            content = atomic.read_whole(path)
-            block = episode_file.block_of(content)
-            if block is not None and block.episode_index == episode_indices[0]:
-                whole = self.template.read(content, block.origin + block.group_offset)
-                if whole is not None:
-                    return [whole.attributes]
-            # The bytes of the whole file are released before HDF5 reads it.
-            del content, block
-        with self.opened(path) as recording:
-            content = mapped(path)
-            indices = told(episode_indices, "checking", path.name)
-            return [self._examined(recording, index, content) for index in indices]
-
-    def _examined(
-        self, recording: OpenRecording, episode_index: int, content: memoryview
-    ) -> dict[str, episode_file.AttributeValue] | DamagedFileError:
-        # The error's traceback holds this frame. If the frame held the list of all errors, too, the mapped file would
-        # stay in memory until the next garbage collection.
-        try:
-            with hdf5_errors("read", recording.path):
-                whole = self.read(recording, episode_index, content)
-                return recording.verified_attributes(episode_index) if whole is None else whole.attributes
-        except DamagedFileError as error:
-            return error
 
 
 def member(group: h5py.h5g.GroupID, name: bytes) -> h5py.h5g.GroupID | h5py.h5d.DatasetID | None:
@@ -503,6 +432,24 @@ def verify_episodes(path: Path, episode_indices: Iterable[int]) -> None:
     with opened(path) as recording:
         for index in episode_indices:
             recording.verified_attributes(index)
+
+
+def examine_episodes(path: Path, episode_indices: Sequence[int]) -> list[dict[str, episode_file.AttributeValue] | str]:
+    """Return the attributes of each episode, or its damage in words. DamagedFileError if the file is no recording."""
+    found: list[dict[str, episode_file.AttributeValue] | str] = []
+    # An episode's own file has a checksum of all its bytes, which is faster than a look at every array.
+    is_part = layout.episode_index_of_file(path.name) is not None
+    is_whole = is_part and episode_file.block_of(atomic.read_whole(path)) is not None
+    with opened(path) as recording:
+        for index in told(episode_indices, "checking", path.name):
+            try:
+                with hdf5_errors("read", path):
+                    attributes = recording.attributes(recording.group(index)) if is_whole else {}
+                    is_known = isinstance(attributes.get("checksum"), int)
+                    found.append(attributes if is_known else recording.verified_attributes(index))
+            except DamagedFileError as error:
+                found.append(str(error))
+    return found
 
 
 def read_checksums(path: Path, episode_indices: Iterable[int]) -> list[episode_file.AttributeValue | None]:

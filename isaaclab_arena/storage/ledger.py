@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from isaaclab_arena.config.schema import Delays, JobConfig, JobStatus, Question, name_problem
-from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
+from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.episode import EpisodeRanges, Metric
 from isaaclab_arena.paths import beside, make_dated_directory, now
 from isaaclab_arena.storage import atomic, layout
@@ -277,7 +277,8 @@ def read_plan_copy(output_directory: Path) -> RunPlan:
     """Read the copy of ``run.json``. ConfigError if it is missing or cannot be read."""
     path = output_directory / layout.PLAN_COPY_FILE
     if not path.is_file():
-        raise ConfigError(Problem("is missing too: only runs of this version and later ones have it", file=str(path)))
+        way_out = "run the job file again in a new directory; recordings can still be replayed"
+        raise ConfigError(Problem(f"is missing too; {way_out}", file=str(path)))
     return _read_plan(path)
 
 
@@ -307,13 +308,10 @@ def settle(job_directory: Path, policy_batch: int) -> int:
         # A link is created atomically, and fails if the file exists: only one rank settles.
         with suppress(FileExistsError):
             os.link(temporary, path)
-    except OSError as no_links:
+    except OSError:
         # This file system has no links. Ranks that race here all write the same content.
-        try:
+        with suppress(atomic.FileThereError):
             atomic.write_text(path, text)
-        except ArenaError as error:
-            if not path.exists():
-                raise atomic.storage_error("write", path, no_links) from error
     finally:
         temporary.unlink(missing_ok=True)
     settled = read_settled(job_directory)

@@ -21,7 +21,7 @@ from isaaclab_arena.storage import atomic, layout, ledger
 from isaaclab_arena.storage.commits import CommitLine, CommitLog, CommitWriter, contradiction, parse_line, read_commits
 from isaaclab_arena.storage.dataset import consolidate, make_dataset
 from isaaclab_arena.storage.episode_file import AttributeValue, parsed_mapping
-from isaaclab_arena.storage.episodes import EpisodeExaminer, in_words, list_episodes, read_attributes, read_checksums
+from isaaclab_arena.storage.episodes import examine_episodes, in_words, list_episodes, read_attributes, read_checksums
 from isaaclab_arena.storage.ledger import JobReport, JobResultStatus, job_standing, read_job_reports
 
 # Set episodes aside in ``set_aside/`` of the job, and clean up after dead processes: temporary files, and episode files
@@ -112,7 +112,7 @@ def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) 
     """Compare every recorded array of a job with its checksum and commit line. StorageError if a file is unreadable."""
     copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
     unreadable: list[tuple[Path, str]] = []
-    by_index, examiner = {line.episode_index: line for line in lines}, EpisodeExaminer()
+    by_index = {line.episode_index: line for line in lines}
     try:
         held: list[tuple[Path, list[int]]] = []
         for path in ledger.datasets(job_directory, job):
@@ -123,13 +123,13 @@ def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) 
         parts = [(path, [index]) for path, index in ledger.episode_files(job_directory)]
         for path, indices in chain(held, told(parts, "checking", f"job '{job}'")):
             try:
-                examined = examiner.examine(path, indices)
+                examined = examine_episodes(path, indices)
             except DamagedFileError as error:
-                examined = [error] * len(indices)
+                examined = [str(error)] * len(indices)
             for index, found in zip(indices, examined, strict=True):
                 line, copy = by_index.get(index), RecordedCopy(episode_index=index, path=path, checksum=None)
-                if isinstance(found, DamagedFileError):
-                    copy = replace(copy, damage=str(found))
+                if isinstance(found, str):
+                    copy = replace(copy, damage=found)
                 elif line is not None and line.checksum == found["checksum"]:
                     copy = replace(copy, checksum=line.checksum, contradiction=contradiction(line, found))
                 else:
@@ -410,62 +410,24 @@ def _discard(discarded: Sequence[tuple[RecordedCopy, str | None]], aside: Path) 
     atomic.remove_if_empty(aside.parent / layout.EPISODES_DIRECTORY)
 
 
-def recover_plan(output_directory: Path, rebuild: Callable[[Path], ledger.RunPlan]) -> tuple[ledger.RunPlan, bool]:
-    """Restore ``run.json`` from its copy, or with `rebuild`, for which True is returned; set a damaged file aside."""
+def recover_plan(output_directory: Path) -> ledger.RunPlan:
+    """Restore ``run.json`` from its copy; ConfigError if it is intact, the copy is lost too, or the run is at work."""
     if not output_directory.is_dir():
         raise ConfigError(Problem(f"there is no directory '{output_directory}'"))
-    # ConfigError if the plan is intact, if another run holds the lock, or if both sources are missing.
     with ledger.RunLock(output_directory).hold(alone=True):
         try:
             ledger.read_run_plan(output_directory)
         except ConfigError:
-            pass
+            plan = ledger.read_plan_copy(output_directory)
         else:
             message = f"holds a whole {layout.RUN_PLAN_FILE}: nothing is lost"
             raise ConfigError(Problem(message, file=str(output_directory)))
-        try:
-            plan, is_made_anew = ledger.read_plan_copy(output_directory), False
-            hashes: Mapping[str, str] = {}
-            # A damaged recording does not contradict the plan.
-            with suppress(StorageError):
-                hashes = recorded_config_hashes(output_directory)
-            if any(found != plan.config_hash for found in hashes.values()):
-                message = "is of another run: recordings were made with another configuration"
-                raise ConfigError(Problem(message, file=str(output_directory / layout.PLAN_COPY_FILE)))  # noqa: TRY301
-        except ConfigError as no_copy:
-            try:
-                plan, is_made_anew = rebuild(output_directory), True
-            except (ConfigError, StorageError) as error:
-                missing = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
-                jobs = sorted({path.parent.name for path in output_directory.glob(f"*/{layout.COMMIT_FILE_PATTERN}")})
-                known = f"{len(ledger.attempt_numbers(output_directory))} attempts, and results of {len(jobs)} jobs"
-                known += f" ({', '.join(jobs[:20])}{', ...' if len(jobs) > 20 else ''})" if jobs else ""
-                lost = "the options of the jobs, how many episodes each has, and the options of the command line"
-                way_out = "run the job file again in a new directory; recordings can still be replayed"
-                message = (
-                    f"{known} are there; what is lost with {layout.RUN_PLAN_FILE} are {lost}. If the above cannot be "
-                    f"mended, {way_out}"
-                )
-                known_of_run = Problem(message, file=str(output_directory))
-                raise ConfigError([*no_copy.problems, *missing, known_of_run]) from error
         path = output_directory / layout.RUN_PLAN_FILE
         if path.exists():
+            # A damaged file may still tell a user something.
             atomic.move_aside(path, output_directory / layout.SET_ASIDE_DIRECTORY)
         ledger.write_run_plan(output_directory, plan)
-    return plan, is_made_anew
-
-
-def recorded_config_hashes(output_directory: Path) -> dict[str, str]:
-    """Map each job to the configuration hash of its first recording; jobs without one are left out."""
-    found = {}
-    for job in sorted({path.parent.name for path in output_directory.glob(f"*/{layout.COMMIT_FILE_PATTERN}")}):
-        directory = output_directory / job
-        files = [*ledger.datasets(directory, job), *(path for path, _ in ledger.episode_files(directory))]
-        first = next(((path, index) for path in files for index in list_episodes(path)[:1]), None)
-        said = None if first is None else recorded_config_hash(read_attributes(*first).get("provenance"))
-        if said is not None:
-            found[job] = said
-    return found
+    return plan
 
 
 # Recover a run's directory after a crash: check every file, repair what is possible, and list the rest of the work.

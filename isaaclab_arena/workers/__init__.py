@@ -165,11 +165,6 @@ class WorkerProcess:
             raise RequestError(message["error"], **told)
         return message, arrays
 
-    def unanswered(self, timeout_s: float) -> int | None:
-        """Return the descriptor that becomes readable with the answer; None if `receive` would not block."""
-        is_due = self._lost is not None or time.monotonic() - self._asked_s > timeout_s
-        return None if is_due or self._ahead or self._answered.poll(0) else self._answers.fileno()
-
     def close(self) -> None:
         """Stop the worker. May be called more than once."""
         try:

@@ -106,9 +106,6 @@ NOT_RUN = {
     },
     "how_to/robosuite.md": {"python3 -m venv": "loads packages from the network"},
     "how_to/vla_eval_benchmarks.md": {"python3 -m venv": "loads packages from the network"},
-    "how_to/robots.md": {
-        "isaaclab-arena view my_robot/my_robot.yaml --check": "tests/environments/robots/test_motions.py draws it",
-    },
     "how_to/finetuning.md": {
         "python -m torch.distributed.run": "tests/gr00t/training/test_finetune.py trains on two ranks",
         "python -m benchmarks.success.models": "takes an hour",

@@ -121,9 +121,6 @@ class ThisProcess:
         message, arrays = self._asked
         return self._answers.answer(dict(message), dict(arrays))
 
-    def unanswered(self, timeout_s: float) -> None:
-        """Return None: no other process makes the step."""
-
     def close(self) -> None:
         """Close the environments."""
         with self._memory_file:
@@ -218,10 +215,6 @@ class EnvWorker:
         # ``asked`` (num_envs,), uint8, as in `SharedArrays.asked`.
         self._asked = actions[self.places], asked[self.places]
         self._ask_steps(*self._asked)
-
-    def unanswered(self) -> int | None:
-        """Return a descriptor that becomes readable when the steps are made; None if `finish_steps` would not block."""
-        return self._started.unanswered(self._timeout_s)
 
     def finish_steps(self, moving: Sequence[int], steps: SlotSteps) -> None:
         """Write the results of the requested steps of ``moving`` into ``steps``, which covers all env slots."""
@@ -433,12 +426,6 @@ class EnvSlots:
         self._stepping = self._divided(moving)
         for worker, _ in self._stepping:
             worker.begin_steps(actions, asked)
-
-    @property
-    def unanswered(self) -> Sequence[int]:
-        """File descriptors; each becomes readable when a process has made its part of the step."""
-        pipes = [worker.unanswered() for worker, _ in self._stepping]
-        return [pipe for pipe in pipes if pipe is not None]
 
     def finish_step(self) -> SlotSteps:
         """Return the results of the step that was begun; an error fails only its env slot."""

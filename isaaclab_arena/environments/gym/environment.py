@@ -274,11 +274,6 @@ class GymEnvironment(Environment, Background):
         self.begin_step(action)
         return self.finish_step()
 
-    @property
-    def unanswered(self) -> Sequence[int]:
-        """Pipes of workers that have not answered."""
-        return self._slots.unanswered
-
     def begin_step(self, action: torch.Tensor) -> None:
         """Begin a step. Shape of ``action``: (num_envs, action_dim)."""
         actions = action.to("cpu", torch.float32).numpy()

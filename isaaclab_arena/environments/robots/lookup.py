@@ -110,7 +110,7 @@ _CONTROL_SLACK = 0.01  # share of a range of controls by which it may differ fro
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Motions:
-    """A robot's motions in two phases of `PHASE_S`: t samples, n arm joints, f finger joints, q positions."""
+    """A robot's motions in two phases of `PHASE_S`: t samples, n arm joints, f finger joints."""
 
     model: mujoco.MjModel  # the compiled scene
     held: np.ndarray  # arm joints of the world that was to stay at home [rad], (t, n)
@@ -122,7 +122,6 @@ class Motions:
     tips: np.ndarray
     base_shift_m: float  # largest distance of the base from its place
     diverged: bool  # the physics broke down
-    shown: np.ndarray  # all positions: home as described, home after PHASE_S, gripper closed, (3, q)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +167,7 @@ def measured_motions(embodiment: Embodiment) -> Motions:
     backend.reset(torch.arange(num_worlds), [at_start] * num_worlds)
     everyone = torch.ones(num_worlds, dtype=torch.bool)
     base = backend.names.bodies[robot.base_body]
-    first_base, first_qpos = backend.xpos[:, base].clone(), backend.qpos[0].clone()
+    first_base = backend.xpos[:, base].clone()
     samples = []
     for sample in range(2 * _PHASE):
         backend.ctrl.copy_(torch.from_numpy(controls[sample // _PHASE]))
@@ -202,7 +201,6 @@ def measured_motions(embodiment: Embodiment) -> Motions:
         tips=tips,
         base_shift_m=float((xpos[:, :, base] - first_base).norm(dim=-1).max()),
         diverged=bool(backend.diverged.any()),
-        shown=torch.stack((first_qpos, qpos[_PHASE - 1, 0], qpos[_PHASE - 1, closing])).numpy(),
     )
 
 

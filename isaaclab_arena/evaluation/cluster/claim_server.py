@@ -99,7 +99,7 @@ def request_of(needs: NodeNeeds) -> planning.RunRequest:
             raise ConfigError(f"has no directory {needs.working_directory}; {WAY_OUT}")
         os.chdir(needs.working_directory)
     program, *arguments = needs.command_line
-    return registry.imported(f"{program}:asked_for")(tuple(arguments), may_import=True)
+    return registry.imported(f"{program}:asked_for")(tuple(arguments))
 
 
 def checked_request(needs: NodeNeeds) -> planning.RunRequest:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from PIL import Image
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.environments.robots.embodiment import PANDA, SO101, Embodiment, described_embodiment
@@ -169,17 +168,3 @@ def test_what_is_doubtful_is_told_once_for_each_content(description, caplog):
         assert find_embodiment(str(description)) is find_embodiment(str(description))
     [record] = caplog.records
     assert record.getMessage().startswith(f"embodiment {description}: arm.joints.0: ")
-
-
-def test_a_robot_is_drawn_beside_what_was_asked_of_it(description, capsys):
-    change(description, 'joint="yaw"/>', 'joint="yaw" gear="-1"/>')
-    picture = description.with_suffix(".png")
-    assert main(["view", str(description), "--check", "--output", str(picture)]) == 2
-    assert f"{description}: arm.joints.0: " in capsys.readouterr().err
-    # Three pictures of 360 x 270 with captions, above charts of seven motions in three rows.
-    assert Image.open(picture).size == (3 * 360, 270 + 16 + 3 * 120)
-
-
-@pytest.mark.parametrize("arguments", [[], ["panda", "--num_envs", "2"], ["panda", "--output", "film.mp4"]])
-def test_a_drawing_of_motions_takes_one_robot_and_a_picture(arguments):
-    assert main(["view", "--check", *arguments]) == 2

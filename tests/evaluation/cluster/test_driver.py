@@ -126,7 +126,7 @@ def run_alone(
     """Run one rank of a cluster in this process; its orders reach it as they would another machine."""
     jobs = write_jobs(directory / "jobs.json", [job])
     words = ("--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out"), "--device", "cpu")
-    request = asked_for((*words, "--cluster", "ray"), may_import=True)
+    request = asked_for((*words, "--cluster", "ray"))
     started = start_run(request, ranks_of_one(DistributedContext()), devices_to_come=["cpu"])
     assert started.attempt is not None
     with started.lock:

@@ -46,7 +46,7 @@ def needs(tmp_path, monkeypatch) -> NodeNeeds:
     Path("other/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     Path("other/python").chmod(0o755)
     write_jobs(Path("jobs.json"), [JOB, GYM])
-    request = asked_for(("--eval_jobs_config", "jobs.json", "--device", "cpu"), may_import=True)
+    request = asked_for(("--eval_jobs_config", "jobs.json", "--device", "cpu"))
     return needs_of(request, ClusterOptions(cluster="ray"), working_directory=str(tmp_path))
 
 

@@ -43,7 +43,7 @@ def test_a_shared_policy_server_is_refused_with_its_key_its_jobs_and_the_way_out
         {**SERVED, "name": "served by one", "policy_server": {"shared": "run"}},
     ]
     file = write_jobs(tmp_path / "jobs.json", jobs)
-    request = asked_for(("--eval_jobs_config", str(file), "--cluster", "ray"), may_import=True)
+    request = asked_for(("--eval_jobs_config", str(file), "--cluster", "ray"))
     with pytest.raises(ConfigError) as refused:
         ray_engine.execute_on_cluster(request, ClusterOptions(cluster="ray"))
     problems = refused.value.problems

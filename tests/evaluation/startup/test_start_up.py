@@ -88,7 +88,7 @@ def test_ranks_that_act_on_others_than_rank_0_are_refused_before_the_run_has_a_d
     for number, (more, job) in enumerate((((), JOB), (typed, JOB | limits))):
         jobs = write_jobs(tmp_path / f"jobs{number}.json", [job])
         line = ["--eval_jobs_config", str(jobs), "--output_dir", str(tmp_path / "out"), "--num_steps=1", *more]
-        requests.append(asked_for(line, may_import=True))
+        requests.append(asked_for(line))
     assert refusal_of(requests).startswith(f"the ranks do not agree on {named}")
     assert not (tmp_path / "out").exists()
 
@@ -97,7 +97,7 @@ def test_a_device_that_torch_cannot_read_leaves_no_directory(tmp_path):
     write_jobs(tmp_path / "jobs.json", [JOB])
     typed = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out"), "--num_steps=1"]
     with pytest.raises(RuntimeError, match="frying_pan"):
-        start_run(asked_for(typed, may_import=True), ranks_of_one(CONTEXT), devices_to_come=["frying_pan"])
+        start_run(asked_for(typed), ranks_of_one(CONTEXT), devices_to_come=["frying_pan"])
     assert not (tmp_path / "out").exists()
 
 

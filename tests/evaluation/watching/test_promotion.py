@@ -22,7 +22,7 @@ from isaaclab_arena.cli.watch import (
 )
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.condition_sets import ConditionFile, ConditionSet, load_conditions
+from isaaclab_arena.evaluation.job import ConditionFile, ConditionSet, load_conditions
 from isaaclab_arena.evaluation.learning_curve import Evaluated, best_of, scores_of, write_curve
 from isaaclab_arena.interfaces.episode import MAX_SEED
 from isaaclab_arena.models import find_agent_file

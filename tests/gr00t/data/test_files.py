@@ -15,12 +15,13 @@ from pyarrow import parquet
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.lerobot import table_worker
-from isaaclab_arena.lerobot.layout import VideoWriter, read_frames
-from isaaclab_arena.lerobot.tables import (
+from isaaclab_arena.lerobot.layout import (
     ColumnSpool,
     TableExtent,
+    VideoWriter,
     array_statistics,
     read_columns,
+    read_frames,
     read_rows,
 )
 from isaaclab_arena.workers import WorkerProcess

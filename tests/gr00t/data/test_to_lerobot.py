@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.lerobot.layout import Column, DatasetVersion, FileSizes, whole_arrays
+from isaaclab_arena.lerobot.layout import QUANTILES, Column, DatasetVersion, FileSizes, whole_arrays
 from isaaclab_arena.lerobot.reading import open_dataset, write_recordings
-from isaaclab_arena.lerobot.tables import QUANTILES
 from isaaclab_arena.lerobot.writing import ANY_MODEL, LeRobotOptions, write_lerobot_dataset
 from isaaclab_arena.storage.episodes import list_episodes, read_episode
 from isaaclab_arena_gr00t.convert import model_columns

@@ -553,45 +553,9 @@ def test_committed_parts_are_consolidated_at_the_end_of_a_run_and_others_stay(tm
 # Size
 
 
-class CountingFile(h5py.File):
-    """A file of HDF5 that counts how many were opened."""
-
-    opened = 0
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        type(self).opened += 1
-        super().__init__(*args, **kwargs)
-
-
 def test_the_last_attempt_is_read_from_the_files_of_the_job(tmp_path, job):
     job.commit(job.line(0, attempt=3, checksum=None, dataset_file=None))
     assert recover(tmp_path).jobs[0].last_attempt == 3
-
-
-@pytest.mark.parametrize("left", ["no lines", "lines", "whole parts beside the dataset"])
-def test_repairing_more_episodes_opens_no_more_of_them_with_the_library(tmp_path, monkeypatch, left):
-    """It takes a millisecond to open a file in that way and to read all of its attributes."""
-    opened = []
-    for number in (3, 12):
-        job = JobOnDisk(tmp_path / str(number))
-        lines = [job.line(index) for index in range(number)]
-        parts = [job.write_part(line) for line in lines]
-        if left != "no lines":
-            job.commit(*lines)
-        if left == "whole parts beside the dataset":
-            contents = [part.read_bytes() for part in parts]
-            job.consolidate()
-            job.part(0).parent.mkdir()
-            for part, content in zip(parts, contents, strict=True):
-                part.write_bytes(content)
-        with monkeypatch.context() as patches:
-            patches.setattr(h5py, "File", CountingFile)
-            CountingFile.opened = 0
-            (recovered,) = recover(tmp_path / str(number), planned(num_episodes=20)).jobs
-        assert recovered.finished == {*range(number)}
-        opened.append(CountingFile.opened)
-    # Parts that are in the dataset already are opened once, to compare.
-    assert opened[1] - opened[0] == (9 if left == "whole parts beside the dataset" else 0)
 
 
 def test_ten_times_the_episodes_are_looked_at_in_about_ten_times_the_time(tmp_path, job):
