@@ -115,6 +115,25 @@ def test_the_client_the_job_and_the_environment_say_what_to_do_in_this_order():
             assert policy.policy.words[1:] == ["toss it", last]
 
 
+class HoardingPolicy(CountingTogetherPolicy):
+    """Counts the episodes that it has begun since it was reset."""
+
+    begun = 0
+
+    def reset(self, env_ids=None):
+        self.begun = 0
+
+    def start_episodes(self, env, starts):
+        super().start_episodes(env, starts)
+        self.begun += len(starts)
+
+
+def test_the_trial_of_a_policy_leaves_no_trace_in_it():
+    with hosted(HoardingPolicy) as policy:
+        assert isinstance(policy.policy, HoardingPolicy)
+        assert (policy.policy.steps, policy.policy.begun) == ({}, 0)
+
+
 def test_a_session_without_an_env_slot_is_refused_until_another_one_ends():
     with hosting(CountingTogetherPolicy, num_slots=2) as host:
         first, second = host.open(), host.open()
