@@ -214,8 +214,8 @@ def test_without_a_recording_endings_are_compared_and_another_version_is_named(t
 
 def test_an_episode_is_compared_by_its_line_alone_if_one_of_its_recordings_is_gone(untouched, copied):
     (copied / "lift" / "dataset_lift.hdf5").unlink()
-    for run, again, compares_arrays in ((untouched, untouched, True), (copied, untouched, False)):
-        for sides in ((run, again), (again, run)):
+    for first, second, compares_arrays in ((untouched, untouched, True), (copied, untouched, False)):
+        for sides in ((first, second), (second, first)):
             [found] = compare_runs(*sides, {"lift": [2]})
             assert (found.compares_arrays, found.difference) == (compares_arrays, None)
 

@@ -2,6 +2,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from PIL import Image
@@ -171,13 +172,21 @@ def test_what_is_doubtful_is_told_once_for_each_content(description, caplog):
     assert record.getMessage().startswith(f"embodiment {description}: arm.joints.0: ")
 
 
+RED, GREEN = (250, 120, 110), (120, 220, 120)
+
+
 def test_a_robot_is_drawn_beside_what_was_asked_of_it(description, capsys):
     change(description, 'joint="yaw"/>', 'joint="yaw" gear="-1"/>')
     picture = description.with_suffix(".png")
     assert main(["view", str(description), "--check", "--output", str(picture)]) == 2
     assert f"{description}: arm.joints.0: " in capsys.readouterr().err
     # Three pictures of 360 x 270 with captions, above charts of seven motions in three rows.
-    assert Image.open(picture).size == (3 * 360, 270 + 16 + 3 * 120)
+    shown = np.asarray(Image.open(picture))
+    assert shown.shape == (270 + 16 + 3 * 120, 3 * 360, 3)
+    rows = [row for third in np.split(shown[270 + 16 :], 3) for row in np.split(third, 3, axis=1)]
+    # The title of the joint that fails is red, those of the others green.
+    red, green = ([(chart == colour).all(axis=-1).any() for chart in rows] for colour in (RED, GREEN))
+    assert (red, green) == ([True, *[False] * 8], [False, *[True] * 6, False, False])
 
 
 @pytest.mark.parametrize("arguments", [[], ["panda", "--num_envs", "2"], ["panda", "--output", "film.mp4"]])
