@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.cli.main import main as cli
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.condition_sets import load_conditions, save_conditions
 from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.evaluation.policy_runner import main as policy_runner
 from tests.end_to_end.launching import command, episodes_table, run, write_jobs
@@ -117,6 +119,7 @@ def _episode_with(key, value):
     [
         (lambda document: document.update(schema_version=2), "no saved conditions of schema version 1"),
         (lambda document: document.update(sets=[]), "sets"),
+        (lambda document: document["sets"][0].update(episodes=[]), "sets.0.episodes: "),
         (lambda document: document["sets"][0].update(sed=3), "unknown key"),
         (lambda document: document["sets"][0].pop("seed"), "sets.0.seed: is missing"),
         (lambda document: document["sets"][0]["episodes"][0].update({"cube.mass": True}), "episodes.0.cube.mass"),
@@ -136,6 +139,21 @@ def test_a_damaged_file_is_refused(saved, tmp_path, capsys, change, message):
     block = {"name": "again", "policy_type": "scripted", "conditions": "set.json", "arena_env_args": LIFT}
     assert main(["--eval_jobs_config", str(write_jobs(tmp_path / "again.json", [block]))]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_set_may_have_one_episode_and_an_incomplete_job_is_left_out(saved, tmp_path):
+    document = json.loads((saved / "set.json").read_text())
+    del document["sets"][0]["episodes"][1:]
+    (tmp_path / "one.json").write_text(json.dumps(document))
+    [one] = load_conditions("one.json", tmp_path)
+    assert one.episodes == document["sets"][0]["episodes"]
+    output = Path(shutil.copytree(saved / "out", tmp_path / "out"))
+    [commits] = (output / "varied").glob("episode_results_rank*.jsonl")
+    lines = commits.read_text().splitlines(keepends=True)
+    for number in (4, 0):
+        commits.write_text("".join(lines[:number]))
+        with pytest.raises(ConfigError, match="no complete job"):
+            save_conditions(tmp_path / "again.json", output)
 
 
 def test_a_file_that_exists_is_not_written_over(saved, capsys):

@@ -30,6 +30,7 @@ from isaaclab_arena.interfaces.specs import ArraySpec, Pictures
 from isaaclab_arena.policy.lerobot_policy import LeRobotPolicy
 from tests.evaluation.hosts import CountingPolicy, CountingTogetherPolicy, hosting, played, showing
 from tests.evaluation.jobs import coin_job
+from tests.fakes import CoinBuilder
 from tests.gr00t.fakes import LimbEnvironment
 from tests.gr00t.serving.serving_limbs import limb_job
 from tests.policy.lerobot.policies import REMEMBERING, options_for, saved
@@ -115,6 +116,27 @@ def test_the_client_the_job_and_the_environment_say_what_to_do_in_this_order():
             assert policy.policy.words[1:] == ["toss it", last]
 
 
+class HoardingPolicy(CountingTogetherPolicy):
+    """Counts the episodes that it has begun since it was reset."""
+
+    begun = 0
+
+    def reset(self, env_ids=None):
+        self.begun = 0
+
+    def start_episodes(self, env, starts):
+        super().start_episodes(env, starts)
+        self.begun += len(starts)
+
+
+def test_the_trial_of_a_policy_leaves_no_trace_in_it():
+    builder = CoinBuilder()
+    with closing(HostedPolicy(coin_job(builder=builder, policy_class=HoardingPolicy), 2)) as policy:
+        assert isinstance(policy.policy, HoardingPolicy)
+        assert (policy.policy.steps, policy.policy.begun) == ({}, 0)
+    assert [environment.closed for environment in builder.built] == [True]
+
+
 def test_a_session_without_an_env_slot_is_refused_until_another_one_ends():
     with hosting(CountingTogetherPolicy, num_slots=2) as host:
         first, second = host.open(), host.open()
@@ -126,7 +148,9 @@ def test_a_session_without_an_env_slot_is_refused_until_another_one_ends():
         first.close()
         first.close()
         assert played(second, 5, [1.0]) == due(5, [1.0])
-        assert played(opened(host), 6, [1.0]) == due(6, [1.0])
+        third = opened(host)
+        assert third.env_id not in together(host).steps, "the episode before has ended"
+        assert played(third, 6, [1.0]) == due(6, [1.0])
         with pytest.raises(HostFullError):
             host.open()
 
@@ -220,15 +244,20 @@ class BorrowingPolicy(CountingPolicy):
     """Has a network that others with a memory of their own may share."""
 
     networks_made = 0
+    open_ones: set["BorrowingPolicy"] = set()  # noqa: RUF012  of all instances
 
     def __init__(self, network: object | None = None) -> None:
         super().__init__()
+        self.open_ones.add(self)
         if network is None:
             type(self).networks_made += 1
         self.network_of_all = network or object()
 
     def with_own_memory(self) -> "BorrowingPolicy":
         return type(self)(self.network_of_all)
+
+    def close(self) -> None:
+        self.open_ones.remove(self)
 
 
 def test_sessions_share_a_network_and_no_memory():
@@ -242,6 +271,8 @@ def test_sessions_share_a_network_and_no_memory():
         ]
         assert steps == [1, 1, 2]
         assert BorrowingPolicy.networks_made - made_before == loaded
+        assert len(BorrowingPolicy.open_ones) == 2
+    assert not BorrowingPolicy.open_ones
 
 
 class RashPolicy(CountingTogetherPolicy):

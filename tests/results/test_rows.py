@@ -227,6 +227,11 @@ def test_many_episodes_have_an_interval_that_follows_their_skewness_and_equal_dr
     interval, method = there(interval_of_mean(values, np.arange(400)))
     assert method == "bootstrap"
     assert interval.high - values.mean() > values.mean() - interval.low > 0
+    # The ends of scipy's BCa bootstrap with 400,000 resamples of the fewest values that are enough.
+    fewest, method = there(interval_of_mean(values[:100], np.arange(100)))
+    ends = pytest.approx((0.98259, 1.4299), abs=1.5e-3)
+    assert (method, (fewest.low, fewest.high)) == ("bootstrap", ends)
+    assert there(interval_of_mean(values[:99], np.arange(99)))[1] == "t"
     twice = interval_of_mean(np.repeat(values[:20], 2), np.repeat(np.arange(20), 2))
     assert twice == interval_of_mean(values[:20], np.arange(20))
     assert interval_of_mean(values[:1], np.arange(1)) is None

@@ -105,6 +105,12 @@ def test_the_interval_of_a_mean_has_the_value_of_its_formula():
     # Variance (0.9 * 0.1 / 9 + 0.5 * 0.5 / 9) / 4, mean 0.7: as sure as 22.2353 trials at one rate.
     interval = there(mean_rate_interval([(9, 10), (5, 10)]))
     assert (interval.low, interval.high) == pytest.approx((0.4922, 0.8489), abs=5e-5)
+    # A task of two trials has a variance too, and one that never varies has none: three trials at 0.75.
+    few = there(mean_rate_interval([(1, 2), (2, 2)]))
+    assert ends(few) == close_to(wilson_interval(3, 4, design_effect=4 / 3))
+    # Where nothing varies, the tasks' numbers of trials count: 4 / (1 / 10 + 1 / 20) of 30.
+    sure = mean_rate_interval([(10, 10), (20, 20)])
+    assert ends(sure) == close_to(wilson_interval(30, 30, design_effect=9 / 8))
     # Tasks that differ much leave less to chance than as many episodes at one rate.
     pooled, sure = there(wilson_interval(52, 100)), there(mean_rate_interval([(50, 50), (2, 50)]))
     assert sure.high - sure.low < (pooled.high - pooled.low) / 2
@@ -200,11 +206,23 @@ def test_tasks_that_get_the_same_seeds_and_come_out_alike_are_no_more_than_one_o
     assert together([scored([1], [0.5]), scored([1], [0.5], "push")]).num_distinct == 2
 
 
-def test_a_task_with_one_start_counts_once():
-    suite = [scored([1, 0, 1, 1], [at] * 4) for at in range(5)]
-    assert design_effect(
-        together(suite).success, together(suite).conditions, strata=np.arange(20) // 4
-    ) == pytest.approx(4.0)
+@pytest.mark.parametrize("success", [[1, 0], [1, 0, 1, 1]])
+def test_a_task_with_one_start_counts_once(success):
+    number = len(success)
+    suite = together([scored(success, [at] * number) for at in range(5)])
+    strata = np.arange(5 * number) // number
+    assert design_effect(suite.success, suite.conditions, strata=strata) == pytest.approx(number)
+
+
+def test_the_design_effect_is_the_variance_of_the_sums_of_conditions_over_that_of_episodes():
+    # Ten conditions succeed once in five episodes and ten always: sums of 1 and 5 around 3, episodes around 0.6.
+    success, places = [1, 0, 0, 0, 0] * 10 + [1] * 50, np.repeat(np.arange(20), 5)
+    keys = scored(success, places).conditions
+    of_sums, of_episodes, few = 20 / 19 * 20 * 4, 100 * 0.24 * 100 / 99, (2.0930241 / 1.9599640) ** 2
+    assert design_effect(np.array(success, float), keys) == pytest.approx(few * of_sums / of_episodes)
+    # A rate has two more conditions with a twentieth of the weight: one succeeds in five episodes, one in none.
+    of_sums += 20 / 19 * 0.05 * (2**2 + 3**2)
+    assert scored(success, places).design_effect == pytest.approx(few * of_sums / of_episodes)
 
 
 @pytest.mark.parametrize(

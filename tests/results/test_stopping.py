@@ -103,7 +103,7 @@ def test_the_order_in_which_episodes_end_changes_nothing(order, repeats):
         answering.look(growing)
     assert answering.answer == whole
     assert whole.verdict is Verdict.BETTER
-    assert (whole.repeated > whole.episodes // 2) is (repeats > 1)
+    assert whole.repeated == whole.episodes - math.ceil(whole.episodes / repeats)
 
 
 def test_errors_and_unequal_conditions_are_no_pairs_and_are_counted():
@@ -145,6 +145,10 @@ def test_at_the_end_holms_later_steps_need_less_but_not_before():
     assert (first.verdict, first.is_late) == (Verdict.BETTER, False)
     # Seven wins give 26.8: too little for two questions, enough for the one that is left.
     assert (late.verdict, late.is_late, late.episodes) == (Verdict.BETTER, True, 50)
+    # Eight wins give 50: enough for the two that are left, and then seven are for the last one.
+    more = [*questions, replace(questions[1], name="later", jobs=("new", "fourth"))]
+    finished["fourth"] = arm([True] * 42 + [False] * 8)
+    assert [each.is_late for each in answers_of(more, finished)] == [False, True, True]
     still_going = answers_of([questions[0], replace(questions[1], max_episodes=60)], finished)
     assert still_going[1].verdict is None
 
@@ -277,6 +281,7 @@ def with_errors(lines: Sequence[CommitLine], *errors: str) -> list[CommitLine]:
         ("eesees", 3, False),
         ("ee-e", 3, False),
         ("eeee", 5, False),
+        ("se", 1, True),
         ("eeee", 0, False),
         ("", 3, False),
     ],

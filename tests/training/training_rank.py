@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from isaaclab_arena.training.learner import (
     learned_state,
     named_digests,
 )
+from isaaclab_arena.training.training_loop import Progress
 from isaaclab_arena.training.training_run import TrainingRun
 from tests.training.learning import small_config, small_learner
 from tests.training.messages import Messages
@@ -104,11 +106,11 @@ def a_corrupted_rank_is_named(context: DistributedContext) -> None:
         check_synchrony(learned_state(learner.algorithm))
 
 
-def ranks_that_differ_write_no_checkpoint(context: DistributedContext, ranks: Ranks, directory: Path) -> None:
+def ranks_that_differ_write_no_checkpoint_and_are_found(context: DistributedContext, ranks: Ranks, place: Path) -> None:
     learner = small_learner(context=context)
     run = TrainingRun(
-        small_config(),
-        run_directory=directory / "apart",
+        small_config("distributed.check_sync_every=2"),
+        run_directory=place / "apart",
         ranks=ranks.within("apart"),
         learner=learner,
         evaluation=None,
@@ -123,7 +125,15 @@ def ranks_that_differ_write_no_checkpoint(context: DistributedContext, ranks: Ra
     with pytest.raises(OutOfSyncError, match=r"iterations of rank 1.* differ"):
         run.save()
     if context.is_rank_zero:
-        assert list(numbered_checkpoints(directory / "apart")) == [1]
+        assert list(numbered_checkpoints(place / "apart")) == [1]
+    # Weights that drift apart are found at every second iteration.
+    learner.iterations -= context.rank
+    with torch.no_grad():
+        next(learner.algorithm.actor.parameters()).add_(1e-3 * context.rank)
+    with closing(Progress(place / "apart", is_writer=False, after_step=2)) as progress:
+        run.step(progress)
+        with pytest.raises(OutOfSyncError, match="actor_state_dict"):
+            run.step(progress)
 
 
 def ranks_with_other_tensors_are_named(context: DistributedContext) -> None:
@@ -228,7 +238,7 @@ def main(directory: Path) -> None:
             lambda: gradients_are_averaged(context),
             lambda: ranks_drift_between_boundaries_and_meet_at_them(context),
             lambda: a_corrupted_rank_is_named(context),
-            lambda: ranks_that_differ_write_no_checkpoint(context, ranks, directory),
+            lambda: ranks_that_differ_write_no_checkpoint_and_are_found(context, ranks, directory),
             lambda: ranks_with_other_tensors_are_named(context),
             lambda: statistics_are_exact(context),
             lambda: training_taken_up_again_is_undisturbed(context),

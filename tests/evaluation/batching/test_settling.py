@@ -81,7 +81,8 @@ def test_where_no_batch_will_do_the_plan_is_promised_and_why_is_said(tmp_path):
 
 def test_what_was_settled_is_kept_by_a_machine_on_which_it_does_not_hold(tmp_path):
     assert played(tmp_path, Network, 3).policy_batch == 4
-    assert "a batch of 4 rows" in plan_because(played(tmp_path, Eights, 3, attempt=2), 4)
+    told = plan_because(played(tmp_path, Eights, 3, attempt=2), 4)
+    assert "a batch of 4 rows, which the job has kept since it began" in told
 
 
 @pytest.mark.parametrize("policy_class", [Network, type("Unseen", (Network,), {"granule": 1})])

@@ -184,6 +184,15 @@ def test_a_model_is_not_shown_what_no_robot_sees_unless_asked_for(run_directory,
     assert np.array_equal(back[4].arrays["obs/cube_pos"], recorded_episode(1, 6, "push").arrays["obs/cube_pos"])
 
 
+def test_episodes_are_found_in_a_common_video_where_a_step_is_no_exact_number(tmp_path):
+    # In floating point 1 / 49 * 49 is less than 1.
+    recording = record(tmp_path / "job", "lift", [1, 2], attributes={"control_dt": 1 / 49})
+    back = brought_back(converted(recording, tmp_path, version=DatasetVersion.V30, lossless=True), tmp_path)
+    for index, length in enumerate([1, 2]):
+        seen = recorded_episode(index, length, "lift").arrays["camera_obs/wrist_cam_rgb"]
+        assert np.array_equal(back[index].arrays["camera_obs/wrist_cam_rgb"], seen)
+
+
 @pytest.mark.parametrize(("lossless", "shape"), [(False, [32, 46, 3]), (True, [31, 45, 3])])
 def test_pictures_of_odd_size_come_back_in_their_own(tmp_path, lossless, shape):
     pictures = picture_series(0, 4, height=31, width=45)

@@ -14,7 +14,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from arena_wire.messages import WireLimits
+from arena_wire.messages import WireError, WireLimits
 from isaaclab_arena.remote.protocols import OBSERVATION
 from isaaclab_arena.remote.vla_eval import Message, VlaEvalCodec, VlaEvalRemotePolicy
 from isaaclab_arena.serve import ListenOptions, VlaEvalTalks, WebsocketServer
@@ -107,6 +107,17 @@ PNG = {"__image__": True, "format": "png", "data": b"\x89PNG no picture", "shape
 LARGE = unpacked(
     VlaEvalCodec.pack(Message(kind=OBSERVATION, payload={"front": np.zeros((600, 800, 3), np.uint8)}, number=1), "png")
 )["payload"]["front"]
+
+
+def test_a_number_of_numpy_travels_as_a_number_and_a_complex_one_not_at_all():
+    def sent(**payload: Any) -> dict[str, Any]:
+        return unpacked(VlaEvalCodec.pack(Message(kind=OBSERVATION, payload=payload, number=1)))["payload"]
+
+    assert repr(sent(share=np.float32(0.5), count=np.int64(3), done=np.bool_(1))) == repr(
+        {"share": 0.5, "count": 3, "done": True}
+    )
+    with pytest.raises(WireError, match="complex64 may not travel"):
+        sent(wave=np.complex64(1))
 
 
 def both(picture: dict[str, Any]) -> dict[str, Any]:

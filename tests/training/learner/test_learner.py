@@ -297,11 +297,15 @@ def test_a_recurrent_network_of_rsl_rl_5(tmp_path):
         begin_with(small_learner(*PLAIN).algorithm, training.checkpoint)
 
 
-def test_a_deviation_is_taken_as_a_logarithm_where_that_is_what_is_learned(old):
+def test_a_deviation_is_taken_as_a_logarithm_where_that_is_what_is_learned_and_back(old, tmp_path):
     path, module, _ = old
     learner = small_learner(*PLAIN, "agent.actor.distribution_cfg={class_name: GaussianDistribution, std_type: log}")
     assert "the optimiser begins anew" in begin_with(learner.algorithm, path)
     assert torch.equal(weights(learner, "actor")["distribution.log_std_param"], module.std.detach().log())
+    torch.save({**learner.algorithm.save(), "iter": 8, "infos": None}, tmp_path / "model_8.pt")
+    plain = small_learner(*PLAIN)
+    begin_with(plain.algorithm, tmp_path / "model_8.pt")
+    torch.testing.assert_close(weights(plain, "actor")["distribution.std_param"], module.std.detach())
 
 
 def test_sizes_of_the_actor_that_do_not_fit_are_refused_with_both_numbers(tmp_path):

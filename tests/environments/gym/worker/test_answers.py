@@ -89,6 +89,8 @@ def flat(*values: float) -> np.ndarray:
         (spaces.Discrete(3), flat(7.0), 2),
         (spaces.Discrete(3, start=-1), flat(-4.0), -1),
         (spaces.MultiDiscrete([2, 5]), flat(0.8, 3.2), [1, 3]),
+        (spaces.MultiDiscrete([2, 5], start=[0, -2]), flat(9.0, 9.0), [1, 2]),
+        (spaces.MultiDiscrete([2, 5], start=[0, -2]), flat(-9.0, -9.0), [0, -2]),
         (spaces.MultiBinary(3), flat(0.2, 0.9, -5.0), [0, 1, 0]),
     ],
 )
