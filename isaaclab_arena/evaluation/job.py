@@ -346,8 +346,8 @@ class ContentReader:
                     _HASHED_AS[name] = module.__spec__, content
                 elif known != content:
                     _LOG.warning(
-                        "%s has changed since it was imported, and what was imported runs, under its own hash; "
-                        "importlib.reload('%s'), or another start of Python, takes the change up",
+                        "%s has changed since its import, so the imported code runs, under its own hash; "
+                        "importlib.reload('%s') or a new Python process loads the change",
                         path,
                         name,
                     )

@@ -328,7 +328,7 @@ def report_of(ended, records, **given) -> str:
             ),
         ),
         # A rank that ended in good order after a signal was stopped and did not fail.
-        ({1: 143}, [], {}, "rank 1 of 2 was stopped by SIGTERM\n"),
+        ({1: 143}, [], {}, "rank 1 of 2 was ended by SIGTERM\n"),
         ({1: 137}, [], {}, "rank 1 of 2 failed with exit code 137\n"),
         # That of a rank without a word ends with its last lines.
         ({1: -11}, [], {"unseen_lines": ["Fatal"]}, "rank 1 of 2 was killed by SIGSEGV\n[rank 1] Fatal\n"),

@@ -65,16 +65,16 @@ def row(*, missing: Cell, empty: Cell, torn: Cell, directory: Cell, others: Cell
 
 LOST_PLAN = Cell(
     merge=2,
-    merge_says="holds no run.json: it is lost; isaaclab-arena recover brings it back",
+    merge_says="holds no run.json: it is lost; isaaclab-arena recover restores it",
     report=2,
     resume=2,
-    resume_says="has lost its run.json; isaaclab-arena recover brings it back",
+    resume_says="has lost its run.json; isaaclab-arena recover restores it",
     way_out=recover,
 )
 
 
 def no_plan(why: str) -> Cell:
-    mend = "run.json: isaaclab-arena recover brings it back from its copy"
+    mend = "run.json: isaaclab-arena recover restores it from its copy"
     return Cell(merge=2, merge_says=why, report=2, resume=2, resume_says=mend, way_out=recover)
 
 
@@ -102,7 +102,7 @@ def told_attempt(why: str) -> Cell:
 
 
 def table(name: str) -> dict[str, Cell]:
-    anew = Cell(resume_says=f"{name} did not hold what the commit record says, and is written anew")
+    anew = Cell(resume_says=f"{name} did not match the commit record, and is written again")
     in_the_way = Cell(
         merge=1,
         merge_says=f"{name}: Is a directory; move it away",
@@ -200,7 +200,7 @@ LIKE_OTHERS = (
 
 
 def on_its_way(resume_says: str = "100%, episodes", **cell: object) -> Cell:
-    return Cell(**{"merge": 1, "merge_says": "it is interrupted", "resume_says": resume_says, **cell})
+    return Cell(**{"merge": 1, "merge_says": "it was interrupted", "resume_says": resume_says, **cell})
 
 
 def begun(why: str) -> Cell:

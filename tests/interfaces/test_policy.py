@@ -149,7 +149,7 @@ def test_a_layout_that_is_not_certain_is_refused_with_what_would_be(shape, reaso
 
 @pytest.mark.parametrize("dtype", [torch.float32, np.dtype(np.float32), np.dtype(np.int32)])
 def test_what_is_not_in_bytes_is_no_picture_in_colours(dtype):
-    with pytest.raises(ValueError, match=r"is no colour picture: .*32 of shape \(6, 8, 3\)"):
+    with pytest.raises(ValueError, match=r"is not a colour picture: .*32 of shape \(6, 8, 3\)"):
         picture_layout(COLOURS.shape, dtype)
 
 

@@ -232,7 +232,7 @@ def test_a_command_line_whose_option_lacks_its_word_is_refused(refused):
 
 def test_a_command_line_cannot_give_what_no_job_file_can_hold(refused):
     told = refused("--policy_type", f"{MODULE}.ConstantPolicy", "cartpole", "--at_once")
-    assert re.search(r"--when: <object .*> is nothing that a job file can hold", told)
+    assert re.search(r"--when: <object .*> cannot be stored in a job file", told)
 
 
 def test_every_class_gives_a_script_its_arguments_and_is_built_from_what_the_parser_reads():

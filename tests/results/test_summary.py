@@ -153,7 +153,7 @@ def test_a_run_of_very_many_jobs_shows_the_first_of_them(tmp_path):
     text = shown(tmp_path)
     assert f"lift{MAX_JOBS_SHOWN - 1} " in text
     assert f"lift{MAX_JOBS_SHOWN} " not in text
-    assert "... and 3 jobs more, all of which are in results.csv" in text
+    assert "... and 3 more jobs, all in results.csv" in text
 
 
 # Tests of the one row that a suite has.

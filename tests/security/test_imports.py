@@ -125,13 +125,13 @@ def test_a_registered_name_with_a_dot_is_a_name_and_no_path():
 @pytest.mark.parametrize(
     ("policy_type", "message"),
     [
-        ("trap_module.called", "'trap_module.called' is no policy"),
-        ("trap_module.NoPolicy", "'trap_module.NoPolicy' is no policy"),
-        ("trap_module.Path", "'trap_module.Path' is no policy"),
+        ("trap_module.called", "'trap_module.called' is not a policy"),
+        ("trap_module.NoPolicy", "'trap_module.NoPolicy' is not a policy"),
+        ("trap_module.Path", "'trap_module.Path' is not a policy"),
         ("logging.os.system", "cannot import 'logging.os'"),
-        ("os:system", "'os:system' is no policy"),
-        ("subprocess.Popen", "'subprocess.Popen' is no policy"),
-        ("builtins.exec", "'builtins.exec' is no policy"),
+        ("os:system", "'os:system' is not a policy"),
+        ("subprocess.Popen", "'subprocess.Popen' is not a policy"),
+        ("builtins.exec", "'builtins.exec' is not a policy"),
     ],
 )
 def test_what_is_no_policy_class_is_refused_before_it_is_called(trap, refusals, policy_type, message):

@@ -87,7 +87,7 @@ class Refuses(CoinEnvironment):
     [
         (CoinEnvironment, None),
         (WearsOut, "takes another course: 'reward' differs in step 1"),
-        (Refuses, "no episode could be played to see whether it repeats itself (OSError: not yet)"),
+        (Refuses, "the environment could not run an episode twice as a test (OSError: not yet)"),
     ],
 )
 def test_an_environment_class_of_a_users_own_is_measured_too(tmp_path, environment_class, because):

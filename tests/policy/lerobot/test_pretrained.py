@@ -247,7 +247,9 @@ def test_what_the_dataset_of_the_training_says_otherwise_is_told():
     inputs = fitted(features(states={STATE: 6}), data, options, environment)
     said, order, action = inputs.connections(options, data, environment, ["the files say no"]).doubts(environment)
     assert said == "the files say no"
-    assert order.startswith("its training's dataset forms observation.state of fingers + robot_joint_pos, the job of ")
+    assert order.startswith(
+        "its training's dataset builds observation.state from fingers + robot_joint_pos, the job from "
+    )
     assert action.startswith(f"policy has its action in the order {', '.join(taken[::-1])}, the environment takes ")
     columns = LeRobotPolicyCfg(pretrained="policy", action_columns=(4, 3, 2, 1, 0))
     inputs = fitted(features(states={STATE: 6}), data, columns, environment)

@@ -165,7 +165,7 @@ def test_torn_and_unreadable_lines_are_told(tmp_path, job):
     assert recovery.jobs[0].finished == {0}
     assert any("line 1 is no episode" in note for note in recovery.notes)
     assert any("last line was torn" in note for note in recovery.notes)
-    assert any("took lines out of episode_results_rank0_life1.jsonl: 1;" in note for note in recovery.notes)
+    assert any("removed 1 lines from episode_results_rank0_life1.jsonl;" in note for note in recovery.notes)
     assert job.set_aside() == {"episode_results_rank0_life1.jsonl"}
     assert recover(tmp_path).notes == ()
 
@@ -546,7 +546,7 @@ def test_committed_parts_are_consolidated_at_the_end_of_a_run_and_others_stay(tm
     notes, loss = consolidate_leftovers(job.directory, planned().name)
     assert job.recorded() == {"dataset_lift.hdf5": [0, 1], "e000002.h5": [2], "e000003.h5": [3]}
     assert len(notes) == 3
-    assert loss == "the recordings of demo_3 are damaged or gone since they finished; resume to run them again"
+    assert loss == "the recordings of episode 3 are damaged or gone; resume to run them again"
     assert consolidate_leftovers(tmp_path / "no job", planned().name) == ([], None)
 
 
