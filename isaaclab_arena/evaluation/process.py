@@ -606,7 +606,7 @@ def _attempt(act: Callable[..., Any], *values: Any) -> Any:
 
 def _tell(by: str, changes: Sequence[str]) -> None:
     if changes:
-        _LOG.warning("%s changed settings of the whole process: %s; other jobs do not see them", by, ", ".join(changes))
+        _LOG.warning("%s changed settings of the process: %s; other jobs do not see them", by, ", ".join(changes))
 
 
 @contextmanager

@@ -373,7 +373,7 @@ def caveats(merged: Tables) -> list[str]:
 def _with_bounds(row: Mapping[str, Any], rate: str, low: float, high: float) -> str:
     """Return the number of uncounted episodes in words, with the bounds of the rate."""
     left_out = f"{row['errors']} errors and {row['missing'] or 0} missing episodes"
-    return f"{left_out} do not count; with them, {rate} lies between {100 * low:.1f} and {100 * high:.1f} %"
+    return f"{left_out} do not count; with them, {rate} lies between {100 * low:.1f} % and {100 * high:.1f} %"
 
 
 def _early_ends(merged: Tables) -> Iterator[str]:

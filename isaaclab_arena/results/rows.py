@@ -282,7 +282,7 @@ def repeats_in_words(row: Mapping[str, Any]) -> str | None:
     scored = row["scored"] if "scored" in row else scored_episodes(row)
     if distinct == scored:
         return None
-    different = "all of the same conditions" if distinct == 1 else f"{distinct} different conditions"
+    different = "1 condition" if distinct == 1 else f"{distinct} different conditions"
     return f"{scored} scored episodes of {different}: intervals count conditions, not episodes"
 
 

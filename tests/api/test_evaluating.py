@@ -180,7 +180,7 @@ def test_a_policy_of_which_nobody_knows_what_it_holds_cannot_go_on(tmp_path):
         ({"jobs": "none.json", "policy": "scripted"}, "jobs: give either this or an environment and a policy"),
         ({"jobs": "none.json", "num_envs": "four"}, '--num_envs: "four"'),
         ({"jobs": "none.json", "num_ranks": 0}, "num_ranks: must be at least 1, got 0"),
-        ({"jobs": "none.json", "resume": True}, "--resume: does not say which run"),
+        ({"jobs": "none.json", "resume": True}, "--resume: names no run"),
         ({"environment": "cartpole", "policy": push, "num_ranks": 2}, "num_ranks: 'tests.api.policies.push' lives in"),
         ({"environment": "cartpole", "policy": push, "pipeline": 2}, "--pipeline: needs a policy of its own"),
     ],

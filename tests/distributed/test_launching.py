@@ -125,7 +125,7 @@ def test_the_environment_says_where_logs_go_then_the_option_then_the_program(sta
     [
         ({"gpu_ids": "0", "nproc_per_node": 2}, "--nproc_per_node: excludes --gpu_ids"),
         ({"nproc_per_node": 0}, "--nproc_per_node: must be at least 1, got 0"),
-        ({"launcher": "torchrunx"}, "--launcher: says how to start several ranks; add --gpu_ids"),
+        ({"launcher": "torchrunx"}, "--launcher: has no effect on one rank; add --gpu_ids"),
         ({"gpu_ids": "2"}, "--gpu_ids: GPU 2 does not exist; there are 0 to 1"),
         ({"gpu_ids": "all", "launcher": "torchrunx"}, "--launcher: torchrunx is not installed.*GPL-3.*pip install"),
     ],

@@ -84,7 +84,7 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path, capfd, path):
     ("options", "message"),
     [
         (["--device", "cuda:7"], "--device: 'cuda:7' does not exist"),
-        (["--device", "gpu"], "'gpu' is no device"),
+        (["--device", "gpu"], "'gpu' is not a device"),
         (["--policy_device_id", "99"], "policy_device_id"),
         (["--num_steps", "3", "--num_episodes", "3"], "--num_steps: give either this or --num_episodes"),
         (["--assignment", "round_robbin"], "did you mean 'round_robin'?"),

@@ -123,7 +123,7 @@ def test_errors_stay_as_they_are_until_they_are_asked_to_run_again(tmp_path, cap
     assert run(mended, tmp_path, resume="", retry_errors=True) == 0
     after = table(tmp_path)
     assert (after["errors"], after["retried"], after["episodes"]) == (0, before["errors"], before["episodes"])
-    assert f"{before['errors']} episodes count that had" in capsys.readouterr().out
+    assert f"{before['errors']} episodes count that ended in an error" in capsys.readouterr().out
 
     undisturbed = tmp_path / "undisturbed"
     assert run(coin_job(environment=CoinConfig()), undisturbed) == 0
@@ -139,7 +139,7 @@ def test_a_job_ends_after_equal_errors_in_a_row_until_these_are_to_run_again(tmp
     first = pd.read_csv(tmp_path / "results.csv").set_index("name").loc["broken"]
     assert (first["status"], 5 <= first["episodes"] <= 8) == ("failed", True)
     assert str(first["error"]).startswith("5 episodes in a row")
-    assert "--resume --retry_errors plays them again" in capsys.readouterr().out
+    assert "resume with --retry_errors runs them again" in capsys.readouterr().out
 
     assert run(jobs, tmp_path, assignment=assignment, max_equal_errors=5, resume="") == 1
     again = pd.read_csv(tmp_path / "results.csv").set_index("name")

@@ -141,7 +141,7 @@ def test_episodes_that_began_and_went_alike_under_other_seeds_are_one(tmp_path):
     assert row["distinct_conditions"] == 1
     assert (row["success_low"], row["success_high"]) == wilson(0, 1)
     assert merged.episodes["start"].tolist() == [5] * 16
-    assert "16 scored episodes of all the same conditions: " in "".join(caveats(merged))
+    assert "16 scored episodes of 1 condition: " in "".join(caveats(merged))
     # Where lengths differ, something random came after the start.
     assert "distinct_conditions" not in merge_results(tmp_path / "unlike").jobs
 

@@ -139,7 +139,7 @@ def test_a_service_that_does_not_answer_keeps_no_watch_from_going_on(tmp_path, c
 
     series = series_in(tmp_path / "tracking", service, longest_wait_s=0.05, opened=open_slowly)
     series.tell(RUN, points(100))
-    assert "services have not taken the curve" in caplog.text
+    assert "services have not accepted the curve" in caplog.text
     series.tell(RUN, points(100, 200))
     assert service.points == []
     answer.set()
@@ -207,4 +207,4 @@ def test_the_end_of_a_run_does_not_wait_for_ever(run, caplog):
     with following(run, Silent(), interval_s=0.01, longest_close_s=0.05):
         pass
     answer.set()
-    assert "tracking has not ended" in caplog.messages[0]
+    assert "tracking is not finished" in caplog.messages[0]

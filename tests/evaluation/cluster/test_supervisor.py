@@ -214,9 +214,7 @@ def test_a_rank_that_raises_ends_the_run_and_is_told_first_and_suspects_nothing(
     assert supervisor.failure is full
     assert cluster.told == [("start", 0, 0), ("start", 1, 0), ("stop", 15)]
     assert set(cluster.blamed.values()) == {""}
-    assert (
-        "rank 0 has failed first: cannot write e000001.h5: no space left on device; the run stops: make " in caplog.text
-    )
+    assert "rank 0 failed first: cannot write e000001.h5: no space left on device; the run ends: make " in caplog.text
     told = [each.message for each in caplog.records if each.levelno > logging.DEBUG]
     assert not any("something else" in line for line in told)
     assert "rank 1 has failed too: something else" in caplog.text

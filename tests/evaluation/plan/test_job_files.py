@@ -153,7 +153,7 @@ def test_episodes_that_are_missing_are_told_before_anything_runs_with_the_way_ou
         ({"environment": "reach", "num_envs": 128, "action_mode": "ee_delta"}, []),
         (
             {"environment": "reach", "embodiment": "so101"},
-            ["was made otherwise: embodiment was 'so101', and is 'panda'"],
+            ["was recorded with other settings: embodiment was 'so101', and is 'panda'"],
         ),
         ({"environment": "lift_object"}, ["was recorded in 'lift_object', and is used in 'reach'"]),
         # As another program writes it.

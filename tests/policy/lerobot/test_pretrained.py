@@ -139,7 +139,7 @@ def test_statistics_of_what_is_to_be_normalised_raise_no_doubt(tmp_path):
         (OTHERS, ALL, [f"policy_preprocessor.json' .*{STATE}, .*so100.action, so100"]),
         (ALL, OTHERS, ["policy_postprocessor.json' .*action, "]),
         ({f"{STATE}.mean": [0.1] * 6}, ALL, ["nothing would be normalised"]),
-        (STATES | {f"{STATE}.std": [float("nan")] * 6}, ALL, [f"finite numbers: {STATE}.std"]),
+        (STATES | {f"{STATE}.std": [float("nan")] * 6}, ALL, [f"not finite: {STATE}.std"]),
         (ALL, {**ACTIONS, "action.max": [float("inf")] * 5}, ["policy_postprocessor.json' .*: action.max"]),
         (ALL, None, ["damaged"]),
     ],

@@ -291,7 +291,7 @@ def test_a_dataset_that_is_unreadable_or_gone_runs_again(tmp_path, job, is_gone)
     assert recovery.jobs[0].finished == set()
     assert job.committed() == {}
     assert job.set_aside() == {"episode_results_rank0.jsonl"} | (set() if is_gone else {"dataset_lift.hdf5"})
-    assert any("demo_0 to demo_1 had a commit line" in note for note in recovery.notes)
+    assert any("episodes 0 to 1 had a commit line" in note for note in recovery.notes)
 
 
 def test_a_recording_other_than_the_committed_one_is_set_aside(tmp_path, job):
@@ -379,7 +379,7 @@ def test_an_episode_whose_process_died_before_the_commit_line_is_adopted(tmp_pat
     assert recovery.jobs[0].finished == {0, 1}
     assert job.committed()[1] == job.line(1, rank=3)
     assert job.recorded() == {"dataset_lift.hdf5": [0, 1]}
-    assert any("adopted demo_1" in note for note in recovery.notes)
+    assert any("adopted episode 1" in note for note in recovery.notes)
     assert recover(tmp_path).notes == ()
 
 
