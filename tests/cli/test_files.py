@@ -346,7 +346,7 @@ def test_one_changed_bit_is_found_with_its_step_and_field(dataset, capsys):
     tampered(dataset, nudge)
     assert main(["replay", str(dataset)]) == 1
     told = capsys.readouterr().out
-    assert "demo_1" in told
+    assert "episode 1 " in told
     assert "differs first at control step 17: states/rigid_object/cube/root_pose by " in told
     assert "2 of 3 episodes bitwise" in told
 
