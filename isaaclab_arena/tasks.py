@@ -1,6 +1,7 @@
 """Parts of a task: the specification, the judge, and the builder that makes an environment of them."""
 
 from isaaclab_arena.environments.arena.builder import FloorEnvironmentBuilder, ObjectOptions, TableOptions, TableTask
+from isaaclab_arena.environments.events import Facts, FloorFacts, approach, arm_facts
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.spaces import (
     ObservationTerm,
@@ -21,7 +22,9 @@ __all__ = [
     "ArticulatedAsset",
     "Backend",
     "Embodiment",
+    "Facts",
     "FloorEnvironmentBuilder",
+    "FloorFacts",
     "FloorTask",
     "Metric",
     "ObjectOptions",
@@ -32,6 +35,8 @@ __all__ = [
     "Task",
     "TaskSpec",
     "Verdict",
+    "approach",
+    "arm_facts",
     "locomotion_terms",
     "number_term",
     "offset_term",

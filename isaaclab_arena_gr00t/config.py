@@ -329,7 +329,7 @@ def read_joint_order(path: str | Path) -> tuple[str, ...]:
     file = str(path)
     positions = _mapping(read_document(path), file, None)
     problems = [
-        Problem(f"{position!r} is no position; positions count from 0", file=file, key=joint)
+        Problem(f"{position!r} is not a position; positions count from 0", file=file, key=joint)
         for joint, position in positions.items()
         if isinstance(position, bool) or not isinstance(position, int)
     ]
@@ -339,7 +339,7 @@ def read_joint_order(path: str | Path) -> tuple[str, ...]:
     for due, joint in enumerate(ordered):
         if positions[joint] != due:
             message = (
-                f"has position {positions[joint]}, where {due} is the next; each of 0 to {len(ordered) - 1} is due"
+                f"has position {positions[joint]}, expected {due} next; each of 0 to {len(ordered) - 1} must be there"
             )
             raise ConfigError(message, file=file, key=joint)
     return tuple(ordered)
@@ -375,7 +375,7 @@ def checkpoint_problems(
     """Return the problems of a checkpoint's directory; `searched` names the searched locations in the message."""
     key = "model_path"
     if not model_path:
-        return [Problem("is missing; the model's directory has to be named", key=key)]
+        return [Problem("is missing; name the directory of the model", key=key)]
     directory, config = Path(model_path), Path(model_path) / "config.json"
     # The model package may fetch a name ``owner/name`` from the hub.
     is_hub_name = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", model_path, re.ASCII) is not None
@@ -388,9 +388,9 @@ def checkpoint_problems(
     if not directory.is_dir():
         wrong = "is a file; name the directory that holds it"
     elif not config.exists():
-        wrong = "is no checkpoint: it has no config.json"
+        wrong = "is not a checkpoint: it has no config.json"
     elif (unreadable := not_a_plain_file(config)) is not None:
-        wrong = f"is no checkpoint: its config.json {unreadable}"
+        wrong = f"is not a checkpoint: its config.json {unreadable}"
     elif any(directory.glob("*.safetensors")):
         damage = wrong_with_weights(directory)
         wrong = None if damage is None else f"cannot be loaded: {damage}"

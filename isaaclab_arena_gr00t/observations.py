@@ -225,7 +225,7 @@ def wired_action(
     places: dict[str, tuple[int, ...]] = {}
     for key in keys:
         if key not in groups:
-            message = f"does not say which joints the model's action '{key}' holds{did_you_mean(key, groups)}"
+            message = f"does not name the joints of the model's action '{key}'{did_you_mean(key, groups)}"
             problems.append(Problem(message, key="policy_joints_config_path"))
             continue
         places[key], wrong = _places(groups[key], order, group=key, kind="action")
@@ -374,8 +374,8 @@ def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, 
         due = (num_slots, chunk_length, len(places))
         if values.ndim != 3 or (values.shape[0], values.shape[2]) != (due[0], due[2]) or values.shape[1] < due[1]:
             raise PolicyError(
-                f"the model's action '{key}' has shape {values.shape}; {due[0]} env slots, at least {due[1]} steps and "
-                f"{due[2]} numbers are due"
+                f"the model's action '{key}' has shape {values.shape}; expected {due[0]} env slots, at least {due[1]} "
+                f"steps and {due[2]} numbers"
             )
         groups[key] = torch.from_numpy(in_float32(values[:, :chunk_length], f"the model's action '{key}'"))
     # Together the groups contain every position of the action exactly once.

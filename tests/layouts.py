@@ -19,7 +19,7 @@ UNCLEAR = {
     (4, 6, 8): "the first four may be channels or pictures",
     (6, 8, 2): "it is not certain where its channels are",
     (3, 6, 4): "it is not certain where its channels are",
-    (4, 6, 8, 3): "which is no single picture",
-    (0, 6, 3): "which is no single picture",
+    (4, 6, 8, 3): "which is not a single picture",
+    (0, 6, 3): "which is not a single picture",
 }
 """Shape of an array of bytes to why it has no colours."""

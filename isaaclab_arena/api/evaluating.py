@@ -162,7 +162,7 @@ def run_options(asked: Asked, *, is_guest: bool) -> RunOptions:
     if isinstance(plain.get("resume"), bool):
         plain["resume"] = plain.get("output_dir", "") if plain["resume"] else None
     if plain.get("resume") == "":
-        raise ConfigError("does not say which run; name its directory, here or as output_dir", key="--resume")
+        raise ConfigError("names no run; give its directory, here or as output_dir", key="--resume")
     # A guest runs in the caller's process, which the watchdog must not end.
     without_watchdog = {"step_timeout_s": 0.0, "build_timeout_s": 0.0}
     try:
@@ -170,7 +170,7 @@ def run_options(asked: Asked, *, is_guest: bool) -> RunOptions:
     except ConfigError as error:
         raise ConfigError([replace(each, key=f"--{each.key}") for each in error.problems]) from error
     if options.list_variations:
-        raise ConfigError("shows, and runs nothing; use isaaclab-arena", key="--list_variations")
+        raise ConfigError("runs nothing; use isaaclab-arena", key="--list_variations")
     options.check()
     lent = asked.only_here
     if isinstance(lent, LentPolicy) and options.pipeline > 1 and "with_own_memory" not in lent.policy.offers:
@@ -186,10 +186,7 @@ def request_of(asked: Asked, options: RunOptions, *, world_size: int) -> RunRequ
     given = asked.only_here
     is_lent = isinstance(given, LentPolicy)
     if options.resume is not None and is_lent and "unknown" in given.content.stated.values():
-        message = (
-            "cannot go on with this policy: what it holds cannot be compared with what it held; start a new run, "
-            "or name a class"
-        )
+        message = "cannot resume with a policy object, which may have changed; start a new run, or name a class"
         raise ConfigError(message, key="--resume")
     if given is None:
         with problems_at(key="--policy_type"):
@@ -234,7 +231,7 @@ def asked_for(jobs: "str | PathLike[str] | None", given: Mapping[str, Any], *, n
     lent = None
     if isinstance(policy, type):
         if not issubclass(policy, PolicyBase):
-            message = f"'{policy_type}' is no policy: it must be a class derived from PolicyBase"
+            message = f"'{policy_type}' is not a policy: it must be a class derived from PolicyBase"
             raise ConfigError(message, key="policy")
         module = importlib.import_module(policy.__module__)
         can_be_imported = module.__name__ != "__main__" and getattr(module, policy.__qualname__, None) is policy

@@ -49,7 +49,7 @@ class VerifyOptions:
     """Check that the files of a run are whole, run a sample of its episodes again, end to end, and compare every step.
 
     The sample runs at another num_envs and on another number of ranks than the run had. Exit code 0 if the files are
-    whole and nothing differs, 1 if not.
+    whole and no episode differs unexpectedly, 1 if not.
     """
 
     output_dir: tyro.conf.Positional[Path]
@@ -85,8 +85,8 @@ def verify(argv: Sequence[str]) -> int:
         if not problems:
             jobs = "1 job" if len(merged.plan.jobs) == 1 else f"{len(merged.plan.jobs)} jobs"
             _say(
-                f"{jobs}, {len(merged.episodes)} episodes: every array is what was written, nothing is missing or "
-                "there twice, the tables are those that a merge gives"
+                f"{jobs}, {len(merged.episodes)} episodes: every array is intact, no episode is missing or recorded "
+                "twice, and the tables match a merge"
             )
 
         # Run a sample again, of the jobs that can run again and of their episodes that did not end as in `BROKEN_OFF`.
@@ -114,7 +114,7 @@ def verify(argv: Sequence[str]) -> int:
             _say(_summary(verified))
         else:
             nothing = "no episode was run again"
-            _say(nothing if options.sample == 0 else "no episode has finished that could be run again")
+            _say(nothing if options.sample == 0 else "no finished episode can be run again")
 
         # Store the findings beside the run, for its page.
         episodes = tuple(
@@ -123,7 +123,7 @@ def verify(argv: Sequence[str]) -> int:
                 episode_index=each.episode_index,
                 is_same=each.is_same and not each.contents,
                 is_bitwise=each.is_same and not each.contents and each.compares_arrays,
-                verdict=f"{each.verdict}, but something else ran than was run" if each.contents else each.verdict,
+                verdict=each.verdict,
             )
             for each in verified
         )
@@ -134,7 +134,7 @@ def verify(argv: Sequence[str]) -> int:
             num_episodes=len(merged.episodes),
             problems=tuple(problems),
             episodes=episodes,
-            is_sound=not problems and is_as_asked and all(each.is_same for each in episodes),
+            is_sound=not problems and is_as_asked and all(each.is_expected for each in verified),
         )
         try:
             ledger.write_verification(options.output_dir, record)
@@ -178,7 +178,7 @@ def _run_again(options: VerifyOptions, plan: ledger.RunPlan, sample: "Sample") -
                 if line not in said:
                     _say(line)
             said.update(episode.surroundings)
-            name = f"{episode.job} {layout.demo_name(episode.episode_index)}"
+            name = f"{episode.job} episode {episode.episode_index}"
             _say(f"{name}: {episode.num_steps} steps, {episode.verdict}")
             yield episode
 
@@ -190,7 +190,9 @@ def _summary(verified: Sequence["VerifiedEpisode"]) -> str:
     text = _NUM_BITWISE(len(bitwise), len(verified), sum(each.num_steps for each in bitwise))
     if other := sorted({episode.job for episode in verified if episode.contents}):
         jobs = ", ".join(f"'{job}'" for job in other)
-        text += f"; of {jobs} something else ran than was run, which says nothing about the run's episodes"
+        text += f"; {jobs} changed since the run, so the sample says nothing about its episodes"
+    if expected := sum(episode.is_expected for episode in verified) - len(same):
+        text += f"; {expected} differ as expected"
     if len(same) > len(bitwise):
         text += (
             f"; {len(same) - len(bitwise)} ended the same: without a dataset only conditions, outcome, length, return "
@@ -275,10 +277,10 @@ def replay(argv: Sequence[str]) -> int:
                     _say(line, keep_lines=False)
             said.update(following.surroundings)
             if following.is_damaged:
-                verdict = "damaged: its arrays are not what was written, so it was not replayed"
+                verdict = "damaged: its checksum does not match, so it was not replayed"
             else:
                 verdict = "bitwise" if following.difference is None else f"differs first {following.difference}"
-            line = f"{layout.demo_name(following.episode_index):<10} {following.num_steps:>5} steps  {verdict}"
+            line = f"episode {following.episode_index:<6} {following.num_steps:>5} steps  {verdict}"
             _say(line, keep_lines=False)
             replayed.append(following)
 
@@ -290,7 +292,7 @@ def replay(argv: Sequence[str]) -> int:
         if sound:
             text += f"; compared: {', '.join(sound[0].compared)} and how it ended"
         if any(not episode.from_exact_state for episode in sound):
-            text += "\nno exact state of the simulator was recorded that fits: episodes started from their conditions"
+            text += "\nepisodes started from their conditions: no exact state of the simulator was recorded that fits"
         _say(text)
     is_bitwise = len(bitwise) == len(replayed)
     if options.json:
@@ -377,7 +379,7 @@ def film(argv: Sequence[str]) -> int:
             told = ", ".join(map(str, episode.films))
             if episode.pose_difference > 0:
                 told += f" (poses are up to {episode.pose_difference:.1g} m or rad from those recorded)"
-        _say(f"{episode.job} {layout.demo_name(episode.episode_index)}: {told}", keep_lines=False)
+        _say(f"{episode.job} episode {episode.episode_index}: {told}", keep_lines=False)
 
     # Lines for people must not get into the JSON on stdout.
     with stdout_for_json(wanted=options.json):

@@ -31,7 +31,7 @@ _FIXED = {
     "int_type": "{value} is not a whole number",
     "int_from_float": "{value} is not a whole number",
     "float_type": "{value} is not a number",
-    "finite_number": "{value} is not a finite number",
+    "finite_number": "{value} is no finite number",
     "string_unicode": "{value} holds half a character (a surrogate)",
     "string_too_short": "is empty",
     "greater_than": "must be greater than {gt}, got {value}",

@@ -92,8 +92,8 @@ def take_rank_of_scheduler(
             f"--master_addr=<name of node 0> --master_port=29500 --nproc_per_node={here} {shown}"
         )
     raise ConfigError(
-        f"{task.starter} started this process {size} times, and where they meet is not "
-        f"certain: set {' and '.join(missing)}, or type {command}"
+        f"{task.starter} started this process {size} times, and the address where they meet is unknown: set "
+        f"{' and '.join(missing)}, or type {command}"
     )
 
 

@@ -76,7 +76,7 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> tuple[tupl
     words = [word for word in _SEPARATORS.split(listed) if word]
     for word in words:
         if re.fullmatch(r"\d{1,4}", word, re.ASCII) is None:
-            raise ConfigError(f"'{word}' is no GPU index; give some such as 0 1, all or none", key=OPTION)
+            raise ConfigError(f"'{word}' is not a GPU index; give indices such as 0 1, all or none", key=OPTION)
     indices = tuple(map(int, words))
     if twice := sorted({index for index in indices if indices.count(index) > 1}):
         raise ConfigError(f"GPU {twice[0]} is named twice; each rank has one of its own", key=OPTION)
@@ -135,7 +135,7 @@ def check_device_exists(
     """Return the device ``cpu``, ``cuda`` (``cuda:0``) or ``cuda:<index>``; ConfigError if it does not exist."""
     match = _DEVICE_PATTERN.fullmatch(name) if isinstance(name, str) else None
     if match is None:
-        raise ConfigError(f"'{name}' is no device; use cpu, cuda or cuda:<index>", key=option)
+        raise ConfigError(f"'{name}' is not a device; use cpu, cuda or cuda:<index>", key=option)
     index = int(match[1] or 0)
     if name == _CPU:
         return torch.device(_CPU)
@@ -348,7 +348,7 @@ def resolve_policy_device(
         return gpu_of_rank(local_rank, local_world_size=local_world_size, visible_gpus=gpus)
     if policy_device_id is not None:
         if isinstance(policy_device_id, bool) or not isinstance(policy_device_id, int) or policy_device_id < 0:
-            raise ConfigError(f"{policy_device_id!r} is no GPU index; indices count from 0", key="policy_device_id")
+            raise ConfigError(f"{policy_device_id!r} is not a GPU index; indices count from 0", key="policy_device_id")
         name = f"cuda:{policy_device_id}"
         return check_device_exists(name, visible_gpus=gpus, option="policy_device_id", environ=environ)
     for requested in (policy_device, yaml_policy_device):

@@ -126,7 +126,7 @@ def launch_if_asked(
     way_out = "use CUDA_VISIBLE_DEVICES to choose GPUs for them, or this option in one process"
     because = "RANK or LOCAL_RANK is set, or srun or mpirun started several"
     too_many = f"{number} ranks are more than this machine can hold; at most {most} are started"
-    add = "says how to start several ranks; add --gpu_ids or --nproc_per_node"
+    add = "has no effect on one rank; add --gpu_ids or --nproc_per_node"
     for is_wrong, message, key in (
         (len(asked) > 1, "excludes --gpu_ids: it starts ranks on the CPU", "--nproc_per_node"),
         (options.nproc_per_node is not None and number < 1, f"must be at least 1, got {number}", "--nproc_per_node"),
@@ -271,7 +271,7 @@ class Failure:
         elif self.exit_code < 0:
             how = f"was killed by {_SIGNAL_NAMES.get(-self.exit_code, f'signal {-self.exit_code}')}"
         elif self.exit_code - 128 in _STOPPING:
-            how = f"was stopped by {_SIGNAL_NAMES[self.exit_code - 128]}"
+            how = f"was ended by {_SIGNAL_NAMES[self.exit_code - 128]}"
         else:
             how = f"failed with exit code {self.exit_code}"
         where = "" if log_file is None else f"; its output is in {log_file}"
@@ -536,7 +536,7 @@ class _RankProcesses:
                 output.file = (self._log_directory / f"rank{rank}.log").open("wb", buffering=0)
                 self._write(output, bytes(output.early or b""))
         except OSError as error:
-            _LOG.warning("cannot write what ranks say to %s: %s", place, error.strerror)
+            _LOG.warning("cannot write the ranks' output to %s: %s", place, error.strerror)
         for output in self._outputs:
             output.early = None
 

@@ -163,7 +163,7 @@ class Ranks:
                 # While it waits: stop if a rank gave up, extend the deadline with each beat of rank 0, and tell the
                 # user once.
                 if self.store.check(["stopped"]):
-                    raise PeerStoppedError(f"stopped because of {self.store.get('stopped').decode()}")
+                    raise PeerStoppedError(f"ended because of {self.store.get('stopped').decode()}")
                 beat = self.store.get("patience") if self.store.check(["patience"]) else b""
                 if beat != heard:
                     deadline, heard = time.monotonic() + self.timeout_s, beat
@@ -171,8 +171,7 @@ class Ranks:
                     has_warned = True
                     left = timedelta(seconds=deadline - time.monotonic())
                     _LOG.warning(
-                        "rank %d of %d waits for rank %d to say its %s, until %s unless that rank says that it needs "
-                        "longer",
+                        "rank %d of %d waits for rank %d to send its %s, until %s, or longer if that rank asks for it",
                         self.context.rank,
                         self.context.world_size,
                         rank,
@@ -181,8 +180,8 @@ class Ranks:
                     )
                 if time.monotonic() > deadline:
                     raise DistributedError(
-                        f"rank {rank} did not say its {name} within {self.timeout_s:g} s; check that all "
-                        f"{self.context.world_size} processes were started and are still there"
+                        f"rank {rank} sent no {name} within {self.timeout_s:g} s; check that all "
+                        f"{self.context.world_size} processes were started and still run"
                     )
                 time.sleep(_POLL_INTERVAL_S)
             return self.store.get(key).decode()
@@ -425,14 +424,14 @@ def _open(ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupCh
         dropping.start()
         dropping.join(_LEAVE_TIMEOUT_S)
         if dist.is_initialized():
-            raise DistributedError("NCCL fails and does not let go; use --process_group gloo")
+            raise DistributedError("NCCL hangs; use --process_group gloo")
     dist.distributed_c10d._world.group_count = 0
 
     if wanted == "nccl":
         raise DistributedError(f"NCCL fails on {failure}; {_NCCL_WAY_OUT}, or use --process_group gloo")
     if ranks.context.is_rank_zero:
         _LOG.warning(
-            "NCCL fails on %s; the ranks go on with gloo, which evaluations need no more than; %s, or say "
+            "NCCL fails on %s; the ranks use gloo instead, which is enough for evaluations; %s, or use "
             "--process_group gloo",
             failure,
             _NCCL_WAY_OUT,
@@ -489,7 +488,7 @@ def _find_store(context: DistributedContext, timeout: timedelta, begun: str) -> 
         if time.monotonic() + _LOOK_INTERVAL_S > deadline:
             raise DistributedError(
                 f"rank {context.rank} of {context.world_size} finds an earlier run of these ranks at "
-                f"{context.master_address}, which goes on; end it, or set another MASTER_PORT"
+                f"{context.master_address} that is still running; end it, or set another MASTER_PORT"
             )
         time.sleep(_LOOK_INTERVAL_S)
 

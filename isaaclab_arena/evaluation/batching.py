@@ -193,8 +193,8 @@ def batch_of(traits: PolicyTraits, policy_batch: int | None, *, num_envs: int) -
         return num_envs
     if policy_batch < num_envs:
         raise ConfigError(
-            f"{num_envs} env slots do not fit into --policy_batch {policy_batch}, on which --deterministic asks the "
-            f"policy; give --policy_batch {num_envs} or more, or fewer env slots"
+            f"{num_envs} env slots exceed --policy_batch {policy_batch}, the fixed batch of --deterministic; give "
+            f"--policy_batch {num_envs} or more, or fewer env slots"
         )
     return policy_batch
 
@@ -388,7 +388,7 @@ def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int, co
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # noqa: BLE001  a foreign policy may fail on made-up observations
-        _LOG.debug("%s could not be asked about made-up observations", type(policy).__name__, exc_info=True)
+        _LOG.debug("%s failed on generated observations", type(policy).__name__, exc_info=True)
         return ProbeResult(passes=False, error=f"{type(error).__name__}: {error}".splitlines()[0])
     finally:
         policy.reset()
@@ -477,11 +477,9 @@ def unlike_itself(environment: Environment, *, sees_pictures: bool) -> str | Non
                         continue
                     expected = expected or trace
                     if why := conformance.difference(expected, trace):
-                        return f"an episode that is played {how}, with the same actions, takes another course: {why}"
+                        return f"an episode {how} with the same actions goes differently: {why}"
     except (Exception, SystemExit) as error:  # noqa: BLE001  foreign code; the job itself will report its error
-        return (
-            f"no episode could be played to see whether it repeats itself ({type(error).__name__}: {first_line(error)})"
-        )
+        return f"the environment could not run an episode twice as a test ({type(error).__name__}: {first_line(error)})"
     return None
 
 

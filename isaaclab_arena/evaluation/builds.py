@@ -94,17 +94,15 @@ def settle_served_model(job_directory: Path, job_name: str, policies: Sequence[P
         return now
     if UNKNOWN in {before, now}:
         _LOG.warning(
-            "the policy server of job '%s' stated %s before and states %s now; whether it is the same model cannot be "
-            "checked",
+            "the policy server of job '%s' described its model as %s before, and as %s now; it may be another model",
             job_name,
             before,
             now,
         )
         return now
     raise ConfigError(
-        f"the policy server serves another model than when the job's episodes ran: it stated {before}, and states "
-        f"{now} now; serve that one again, start a new run in another directory, or run the job's episodes anew: "
-        f"--resume --rerun {job_name}"
+        f"the policy server's model has changed since this job's episodes ran: it was {before}, and is {now} now; "
+        f"serve the earlier one, start a new run, or run the job's episodes again: --resume --rerun {job_name}"
     )
 
 
@@ -278,7 +276,7 @@ class GroupBuilder:
                 read = ContentReader().read(job)
                 changed = [*(changes(planned.environment, read.environment) if has_new_environment else ())]
                 changed += changes(planned.policy, read.policy) if self._has_new_policy else ()
-                why = "it changed while the run went on; put back what it was, or run the job anew: --resume --rerun "
+                why = "it changed during the run; restore it, or run the job again: --resume --rerun "
                 refuse([Problem(f"{how}; {why}{config.name}", job=config.name, key=key) for key, how in changed])
             for environment, policy in zip(environments, policies, strict=True):
                 if type(environment).load_renderer is Environment.load_renderer:
@@ -316,9 +314,9 @@ class GroupBuilder:
         # The environment is checked first: if it rules out the same bits, the policies are not probed.
         because = None
         if device != "cpu":
-            because = f"simulated on {device}, which promises no order of its sums"
+            because = f"simulated on {device}, which may add numbers in another order each time"
         elif not all(environment.reproducible for environment in environments):
-            because = "the environment does not promise that an episode follows from its conditions and actions alone"
+            because = "the environment does not declare itself reproducible"
 
         # A likely candidate size is built at once, so that a policy is not built twice.
         is_likely = because is None and traits.reproducible and not traits.batch_invariant
@@ -327,10 +325,11 @@ class GroupBuilder:
         is_invariant = policies[0].traits.batch_invariant
         doubtful = next((policy for policy in policies if not policy.traits.reproducible), None)
         if because is None and any(policy.is_remote for policy in policies):
-            because = "the policy's network runs in another process, which may put rows of several clients into one "
+            because = "the policy's network runs in another process, which may answer several clients in one "
             because += "call"
         elif because is None and doubtful is not None:
-            because = doubtful.traits.plan_because or "the policy does not say that it is reproducible"
+            because = doubtful.traits.plan_because
+            because = because or "set traits = PolicyTraits(reproducible=True) if your policy is deterministic"
         # A foreign environment is probed, once for equal keys. This package's tests cover its own environments.
         if because is None and (job.builder.loads_code or modules_of_object(job.builder.own)):
             key = job.environment_key, job.policy_traits.pictures != "none"
@@ -391,9 +390,8 @@ class GroupBuilder:
                 break
         if result.error is not None:
             return None, (
-                "the policy cannot be asked about made-up observations, so it is unknown if its rows influence each "
-                f"other ({result.error}); if they do not, to the last bit, say traits = "
-                "PolicyTraits(batch_invariant=True) in its class"
+                f"the policy fails on generated observations ({result.error}), so its env slots may influence each "
+                "other; if they do not, to the last bit, set traits = PolicyTraits(batch_invariant=True) in its class"
             )
 
         # If no batch size passes, use the smallest padding. An earlier start or another rank may have stored another.
@@ -402,31 +400,30 @@ class GroupBuilder:
         try:
             counts = counts or settle(directory, chosen)
             if counts < num_envs:
-                problem = f"the policy was asked on {counts} rows before, and now there are {num_envs}"
+                problem = f"earlier batches of the policy had {counts} env slots, and now there are {num_envs}"
         except ConfigError as error:
             _LOG.warning("%s", error)
-            problem = f"{SETTLED_FILE}, which says on how many rows the policy was asked before, cannot be read"
+            problem = f"{SETTLED_FILE}, which holds the policy's batch size, cannot be read"
         counts = counts if counts is not None and problem is None else chosen
         if counts != batch:
             sizes = sizes if counts in sizes else (counts,)
             result = probe(counts)
         if counts > num_envs:
             name = type(policies_for(counts)[0]).__name__
-            _LOG.info("calls of %s are filled up from %d env slots to %d", name, num_envs, counts)
+            _LOG.info("batches of %s are padded from %d to %d env slots for bitwise results", name, num_envs, counts)
 
         if problem is None and counts > 1 and counts % batching.MULTIPLES[0]:
             problem = (
-                f"episodes of an earlier start were asked for on a batch of {counts} rows, and where that is no "
-                f"multiple of {batching.MULTIPLES[0]} few calls cannot tell whether places in it matter; a new run "
-                "fills it up"
+                f"an earlier start used batches of {counts} env slots, and in sizes that are no multiple of "
+                f"{batching.MULTIPLES[0]} an env slot's place may change its actions; a new run pads its batches"
             )
         elif problem is None and not result.passes:
             *most, last = map(str, sizes)
             rows = f"{', '.join(most)} and of {last} rows" if most else f"{last} rows"
             problem = (
-                "on this machine a row's answer depends on its place or its neighbours in a batch of "
-                f"{rows}{', which the job has kept since it began' if counts == earlier else ''}; a single row has "
-                "neither"
+                "on this machine an env slot's actions depend on its place or its neighbours in a batch of "
+                f"{rows}{', the size since the job began' if counts == earlier else ''}; with num_envs 1 "
+                "they do not"
             )
         return counts, problem
 

@@ -66,7 +66,7 @@ class EvalOptions(JobFileOptions, ClusterOptions):
         defaults = super().job_defaults()
         if self.robustness is None:
             if self.robustness_levels is not None:
-                raise ConfigError("says nothing without --robustness", key="--robustness_levels")
+                raise ConfigError("has no effect without --robustness", key="--robustness_levels")
             return defaults
         names = [name.strip() for name in self.robustness.split(",") if name.strip()]
         robustness: dict[str, object] = {"axes": "all" if self.robustness == "all" else names}

@@ -469,7 +469,7 @@ def keep_writing(
         try:
             write()
         except (ArenaError, OSError, ValueError, TypeError, LookupError, ArithmeticError) as error:
-            _LOG.debug("no page of the run so far: %s", error)
+            _LOG.debug("the report could not be updated: %s", error)
         pause_s = max(30.0, 100.0 * (cost_clock() - began))
 
 

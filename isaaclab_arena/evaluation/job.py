@@ -350,8 +350,8 @@ class ContentReader:
                     _HASHED_AS[name] = module.__spec__, content
                 elif known != content:
                     _LOG.warning(
-                        "%s has changed since it was imported, and what was imported runs, under its own hash; "
-                        "importlib.reload('%s'), or another start of Python, takes the change up",
+                        "%s has changed since its import, so the imported code runs, under its own hash; "
+                        "importlib.reload('%s') or a new Python process loads the change",
                         path,
                         name,
                     )
@@ -443,7 +443,7 @@ def save_conditions(path: Path, output_directory: Path, *, goes_on: bool = False
         check_saved_earlier(path, output_directory)
     sets, left_out = _complete_sets(output_directory)
     if not sets:
-        raise ConfigError("there is no complete job whose conditions could be saved", file=str(path))
+        raise ConfigError("no job is complete, so there are no conditions to save", file=str(path))
     write_text(path, json_text(ConditionFile(sets=sets)), overwrite=goes_on)
     return [f"the conditions of job '{name}' are not saved: episodes of it are missing" for name in left_out]
 

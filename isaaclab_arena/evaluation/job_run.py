@@ -234,7 +234,7 @@ class JobRun:
         if built.plan_because is not None and self._built is None:
             # The batch size that an earlier start settled may fail on this machine, which deserves a warning.
             level = logging.INFO if state.policy_batch is None else logging.WARNING
-            _LOG.log(level, "job '%s' is reproducible as plan, not bitwise: %s", config.name, built.plan_because)
+            _LOG.log(level, "job '%s': episodes will repeat, but not bit for bit: %s", config.name, built.plan_because)
         if self._built is None:
             # Called once, because it may hash the whole model.
             self._simulated_by = dict(built.groups[0].environment.provenance())
@@ -247,9 +247,8 @@ class JobRun:
         # Another num_envs changes the last digits, so earlier and later episodes would not belong to one result.
         if state.num_envs is not None and built.plan_because is not None:
             raise ConfigError(
-                f"job '{config.name}' cannot go on with num_envs {config.num_envs}: its episodes were played with "
-                f"{state.num_envs}, and are reproducible as plan, not bitwise ({built.plan_because}); ask for "
-                f"{state.num_envs} again"
+                f"job '{config.name}' cannot resume with num_envs {config.num_envs}: its episodes ran with "
+                f"{state.num_envs}, and do not repeat bit for bit ({built.plan_because}); use {state.num_envs} again"
             )
         groups = built.groups
         if config.latency is not None:
@@ -335,8 +334,8 @@ class _InstructionWatch(Observer):
         other = next((each for start in starts if (each := start.language_instruction) != self._description), None)
         if other is None:
             return
-        asked = f"one asks '{other:.80}', and set_task_description said '{self._description:.80}' for all"
-        remark = f"policy '{self.config.policy_type}' never reads what an episode asks for in start_episodes: {asked}"
+        asked = f"one has '{other:.80}', but set_task_description gave '{self._description:.80}' for all"
+        remark = f"policy '{self.config.policy_type}' never reads the instructions in start_episodes: {asked}"
         self.remarks, self.is_settled = (remark,), True
         _LOG.warning("job '%s': %s", self.config.name, remark)
 
@@ -508,7 +507,7 @@ class JobRunner:
 
     def _noted(self, error: BaseException, name: str) -> tuple[str, str]:
         """Write the traceback of the error being handled. Return the error in a line of valid UTF-8, and the file."""
-        settings, message = self.settings, "it cannot say why"
+        settings, message = self.settings, "its message cannot be read"
         # The __str__ of a user's exception may fail.
         with suppress(Exception):
             message = str(error)

@@ -82,7 +82,7 @@ def latencies_of(config: LatencyConfig, directory: Path) -> tuple[float, ...] | 
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"'{path}' cannot be read: {first_line(error)}", key=key) from error
     if not 1 <= len(texts) <= max_latencies:
-        message = f"'{path}' has {len(texts)} latencies; 1 to {max_latencies} can be drawn from"
+        message = f"'{path}' has {len(texts)} latencies; it must hold 1 to {max_latencies}"
         raise ConfigError(message, key=key)
     latencies = []
     for number, text in enumerate(texts, start=2):
@@ -182,18 +182,18 @@ def refusals(
     if meanwhile is Meanwhile.HOLD and longest and environment.hold_action is None:
         wrong.append(
             "'hold' needs an action that keeps the robot still, and the environment declares none "
-            "(Environment.hold_action); declare it, or say wait or chunk"
+            "(Environment.hold_action); declare it, or use wait or chunk"
         )
     plays_on = traits if meanwhile in (Meanwhile.CHUNK, Meanwhile.RTC) else None
     # A chunk loses its first `longest` actions, and must then last `longest` steps until the next one.
     if plays_on is not None and 2 * longest > plays_on.predicted:
         wrong.append(
-            f"'{meanwhile}': answers are up to {longest} control steps late and the policy predicts "
-            f"{plays_on.predicted} action{'s' if plays_on.predicted > 1 else ''}, which would be used up; at most "
-            f"{plays_on.predicted // 2} steps late are possible, or say hold"
+            f"'{meanwhile}': answers are up to {longest} control steps late, but the policy predicts only "
+            f"{plays_on.predicted} action{'s' if plays_on.predicted > 1 else ''}; allow at most "
+            f"{plays_on.predicted // 2} steps, or use hold"
         )
     if meanwhile is Meanwhile.RTC and plays_on is not None and not plays_on.can_continue:
-        wrong.append("'rtc' needs a policy that can be given the actions to go on from, and this one cannot; say chunk")
+        wrong.append("'rtc' needs a policy that continues given actions, which this one cannot; use chunk")
     return problems + [Problem(message, key="latency.meanwhile") for message in wrong]
 
 
@@ -440,7 +440,7 @@ def late_groups(
 ) -> Sequence[EnvGroup]:
     """Wrap the policies of all groups in `LatePolicy`. `ConfigError`: see `refusals`."""
     if delays is None and latencies_ms is None:
-        raise ConfigError("its latency was to be measured when the run started, and was not")
+        raise ConfigError("its latency was not measured when the run started")
     late = []
     for group in groups:
         own = delays or in_time(latencies_ms or (), group.environment.control_dt)

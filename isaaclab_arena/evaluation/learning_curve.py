@@ -171,7 +171,7 @@ class Best:
         if self.alike == 0:
             return "in other episodes"
         if self.alike >= self.fresh.scored:
-            return "once more, from the same initial conditions"
+            return "again, from the same initial conditions"
         return f"in other episodes, {self.alike} of them from the same initial conditions"
 
 
@@ -289,7 +289,7 @@ def write_watch_page(directory: Path, points: Sequence[Point], output: Path | No
     chosen = best_of(scores_of(points))
     best, scores = best_of_watch(directory, chosen), []
     if chosen is not None:
-        scores.append(("in the episodes that it was chosen by", chosen, address(directory / f"step_{chosen.step}")))
+        scores.append(("in the episodes that selected it", chosen, address(directory / f"step_{chosen.step}")))
     if best is not None:
         scores.append((best.in_words, best.fresh, address(directory / f"best_step_{best.chosen.step}")))
     page = {

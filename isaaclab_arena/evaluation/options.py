@@ -290,7 +290,7 @@ class RunOptions(
         for name in ("output_dir", "output_base_dir", "save_conditions", "launcher_log_dir"):
             value = getattr(self, name)
             wrong = value is not None and plain_text(value) != value
-            mistakes.append((name, wrong, f"{value!a} holds a character that steers a terminal; name it without"))
+            mistakes.append((name, wrong, f"{value!a} holds a control character; use a name without it"))
         mistakes += [
             ("record_trajectories", self.record_trajectories and self.no_dataset, "contradicts --no_dataset"),
             ("serve_evaluation_report", self.serve_evaluation_report and self.no_report, "contradicts --no_report"),
@@ -303,7 +303,7 @@ class RunOptions(
             (
                 "rerun",
                 bool(self.rerun) and is_new,
-                "needs --resume: it runs jobs of an earlier run anew; give --resume DIR too",
+                "needs --resume: it runs jobs of an earlier run again; give --resume DIR too",
             ),
         ]
         if self.resume and self.output_dir is not None:
@@ -359,15 +359,15 @@ class ClusterOptions(RunOptions, NodeOptions):
         given = [each.name for each in fields(NodeOptions)[1:] if getattr(self, each.name) != each.default]
         starts_here = "starts ranks on this node; leave it out with --cluster"
         once = "starts the ranks itself; start this program once, without torchrun, srun or mpirun"
-        claims = "ranks of a cluster claim work as they go: leave it out, or say dynamic"
+        claims = "ranks of a cluster claim work as they go: leave it out, or use dynamic"
         without_gpu = device.startswith("cuda") and self.gpus_per_rank == 0
         mistakes = [
-            *((name, not asks, "says how to use a cluster; add --cluster ray") for name in given),
+            *((name, not asks, "has no effect without --cluster ray") for name in given),
             ("cluster", asks and is_a_rank(), once),
             ("gpu_ids", asks and self.gpu_ids is not None, starts_here),
             ("nproc_per_node", asks and self.nproc_per_node is not None, starts_here),
             ("assignment", asks and not self.mode.claims, claims),
-            ("gpus_per_rank", self.gpus_per_rank > 1, "a rank simulates on one GPU; give 1, or a part of one"),
+            ("gpus_per_rank", self.gpus_per_rank > 1, "a rank simulates on one GPU; give 1, or a fraction"),
             ("device", asks and without_gpu, f"'{self.device}' needs --gpus_per_rank 1"),
         ]
         refuse([Problem(message, key=f"--{name}") for name, is_wrong, message in mistakes if is_wrong])

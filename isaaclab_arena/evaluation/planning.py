@@ -268,7 +268,7 @@ class AnswerWatch(Observer):
             return is_over
         line = next(iter(self._lines[job].values()), None)
         if line is not None and line.success is None and line.outcome is not Outcome.ERROR:
-            message = "does not say whether its episodes succeed; leave out the comparisons and bars that name it"
+            message = "does not measure success; leave out the comparisons and bars that name it"
             raise ConfigError(Problem(message, job=job))
         return is_over
 
@@ -419,7 +419,7 @@ def resumed_plan(
         if settings.get(name) != value
     ]
     if before.questions != now.questions:
-        problems.append(Problem("are others than when the run began", key="comparisons and bars"))
+        problems.append(Problem("have changed since the run began", key="comparisons and bars"))
     known = {job.name: job for job in before.jobs}
     wanted = {job.name: job for job in now.jobs}
     problems += [Problem("is new", job=name) for name in wanted if name not in known]
@@ -441,7 +441,7 @@ def resumed_plan(
                 # A job may grow.
                 if was < is_now and config.num_rebuilds == 1:
                     continue
-                why = "; more of them would be other rebuilds" if was < is_now else "; a run may grow, and not shrink"
+                why = "; more of them would be other rebuilds" if was < is_now else "; a run may grow, but not shrink"
             message = f"was {_shown(was)} when the run began, now {_shown(is_now)}{why}"
             problems.append(Problem(message, job=name, key=key))
         if "num_episodes" in changed:
@@ -534,8 +534,8 @@ def settle_backends(
             settled[name] = _ON_CPU
         elif not machinery.measures:
             _LOG.warning(
-                "job '%s' runs on %s: which backend is faster is measured where the run is started, and no GPU is "
-                "there; 'backend: %s' in its arena_env_args chooses the other one",
+                "job '%s' runs on %s: the faster backend is measured where the run starts, which has no GPU; "
+                "'backend: %s' in its arena_env_args chooses the other one",
                 name,
                 _ON_CPU,
                 _ON_GPU,
@@ -571,8 +571,8 @@ def refuse_slow_backends(jobs: Sequence[Job], settled: Mapping[str, str | None],
     without = dict.fromkeys(device for device in machinery.devices if torch.device(device).type != "cuda")
     if slow and without:
         message = (
-            f"is simulated by MuJoCo-Warp since the run began on GPUs, and now ranks are on {', '.join(without)}; "
-            "go on with a GPU for every rank, or start a new run"
+            f"has used MuJoCo-Warp since the run began on GPUs, and now ranks use {', '.join(without)}; resume with a "
+            "GPU for every rank, or start a new run"
         )
         raise ConfigError([Problem(message, job=name, key="arena_env_args.backend") for name in slow])
 
@@ -610,7 +610,7 @@ def settle_latencies(
             settled[name] = known[name]
             continue
         if not machinery.measures:
-            message = "is 'measured' where the run is started, and no GPU is there, but its ranks are on "
+            message = "is measured where the run starts, which has no GPU, but its ranks use "
             message += f"{machinery.devices[0]}: give steps, ms or a file of measured times"
             problems.append(Problem(message, job=name, key="latency"))
             continue
@@ -633,7 +633,7 @@ def settle_latencies(
         middle, high, longest = np.percentile(times_ms, (50, QUANTILE, 100))
         quantiles = f"{middle:.1f} ms (p50), {high:.1f} ms (p{QUANTILE}), {longest:.1f} ms (longest of {len(times_ms)})"
         problems += [replace(each, job=name, message=f"{each.message}; measured here: {quantiles}") for each in refused]
-        _LOG.info("job '%s': the answers of its policy are %s late here; %s", name, delays, quantiles)
+        _LOG.info("job '%s': its policy's answers take %s here; %s", name, delays, quantiles)
     refuse(problems)
     return settled
 

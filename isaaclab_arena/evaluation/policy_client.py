@@ -174,7 +174,7 @@ def refuse_unshareable(
         message = f"policy '{job.policy_type}' has no option {DEVICE_OPTION}; leave it out"
         problems.append(Problem(message, key="policy_server.device"))
     problems += [
-        Problem("is where a rank's own network runs; say policy_server.device", key=f"policy_config_dict.{name}")
+        Problem("sets the device of a rank's own network; use policy_server.device", key=f"policy_config_dict.{name}")
         for name in (DEVICE_OPTION, "policy_device_id", "device")
         if job.policy_config_dict.get(name) is not None
     ]
@@ -262,7 +262,7 @@ class PolicyServer:
             starts = starts + 1 if time.monotonic() - began_s < _SHORT_LIFE_S else 1
             if not self._is_closed.is_set():
                 _LOG.warning(
-                    "the policy server at %s ended with exit code %s; its last words are in %s",
+                    "the policy server at %s ended with exit code %s; its output is in %s",
                     self.address,
                     process.returncode,
                     self._log_file,
@@ -343,7 +343,7 @@ class ServedNetwork:
                 comes_back=lambda error: not isinstance(error, TimeoutError),
             )
         except (program.FrameError, KeyError, TypeError) as error:
-            raise PolicyError(f"{self._elsewhere.name} answered nonsense: {error}") from error
+            raise PolicyError(f"{self._elsewhere.name} sent an invalid answer: {error}") from error
 
     def _ask_once(self, query: _Query | None) -> _Answer:
         try:
@@ -353,7 +353,7 @@ class ServedNetwork:
                 except OSError as error:
                     # The rank that started the server listens while it lives, also during a restart of the server. Its
                     # end is no error of the episodes under way: they stay missing, and a later attempt runs them.
-                    gone = f"the rank that ran the policy server at {self._address} is gone"
+                    gone = f"the rank that ran the policy server at {self._address} has ended"
                     raise DistributedError(f"{gone} ({error.strerror or error})") from error
                 # Name the network and receive its description; refuse another one than before.
                 send(self._connection, {"hello": VERSION, "token": self._address.token, "network": self._key})
@@ -365,7 +365,7 @@ class ServedNetwork:
             send(self._connection, *query)
             said, arrays = self._heard(self._connection, self._answer_timeout_s)
             if said["number"] != query[0]["number"]:
-                message = f"the answer to query {said['number']} came to query {query[0]['number']}"
+                message = f"query {query[0]['number']} got the answer to query {said['number']}"
                 raise program.FrameError(message)  # noqa: TRY301  the connection is closed, as after any error
 
             # Add the server's work for all clients since the last answer.

@@ -160,7 +160,7 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
         if not isinstance(environment, str) or environment not in ENVIRONMENTS:
             continue
         if len(words) == 1 and name in {*policy_names, *_options_of(environment)}:
-            message = f"stands right before the environment's name '{environment}'; write it after"
+            message = f"comes right before the environment's name '{environment}'; write it after"
             raise ConfigError(message, key=f"--{name}")
         positionals, given = [environment], {**given, name: words[0] if len(words) == 2 else words[:-1]}
         break
@@ -168,7 +168,7 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
         found = f"got {' '.join(positionals)}" if positionals else "name one after the options"
         last = next((name for name, value in given.items() if isinstance(value, list)), None)
         if not positionals and last is not None:
-            found += f"; --{last} took {' '.join(map(str, given[last]))} for its values"
+            found += f"; --{last} took {' '.join(map(str, given[last]))} as its values"
         found += "; isaaclab-arena list environments shows them"
         raise ConfigError(f"one environment is needed; {found}", key="ENVIRONMENT")
     # A misspelt option may be one of the runner, the policy or the environment, which is checked with its own names.

@@ -71,7 +71,7 @@ class Batcher(batching.Batcher[_Asked, Answered]):
         """Return a query's answer, see `NetworkElsewhere.ask`; `PolicyError` if invalid, `PolicyLostError` if lost."""
         numbers = {name: len(values) for name, values in entries.items()}
         if len(set(numbers.values())) != 1 or min(numbers.values()) < 1:
-            raise PolicyError(f"the parts of a query have to be about the same entries, they have {numbers}")
+            raise PolicyError(f"the arrays of a query must have the same number of entries, they have {numbers}")
         if slots_per_call < 1:
             raise PolicyError(f"slots_per_call must be at least 1, got {slots_per_call}")
         forms = [
@@ -126,7 +126,7 @@ class Batcher(batching.Batcher[_Asked, Answered]):
         answers = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         wrong = [name for name, values in answers.items() if len(values) != number]
         if wrong:
-            raise PolicyError(f"the network gave {len(answers[wrong[0]])} answers '{wrong[0]}' to {number} entries")
+            raise PolicyError(f"the network gave {len(answers[wrong[0]])} answers '{wrong[0]}' for {number} entries")
 
         # Each query gets its part, and bears a share of calls and time in proportion to its entries.
         busy_s, num_calls = so_far.at_s - began_s, -(-number // size)
@@ -210,7 +210,7 @@ class Serving:
             # The client is gone, and waits for no answer.
             pass
         except FrameError as error:
-            _LOG.warning("an asker was left: %s", error)
+            _LOG.warning("dropped a client: %s", error)
         finally:
             self._connections.discard(connection)
             if batcher is not None:
@@ -222,12 +222,12 @@ class Serving:
             connection, timeout_s=_FIRST_MESSAGE_S, max_bytes=policy_client.MAX_FIRST_BYTES
         )
         if not hmac.compare_digest(str(hello.get("token", "")).encode(), self._token.encode()):
-            _LOG.warning("an asker with a wrong token was refused")
+            _LOG.warning("refused a client with a wrong token")
             policy_client.send(connection, {"error": "the token is wrong", "kind": "policy"})
             return None
         version = policy_client.VERSION
         if hello.get("hello") != version:
-            policy_client.send(connection, {"error": f"it speaks version {version}, no other", "kind": "policy"})
+            policy_client.send(connection, {"error": f"it speaks only version {version}", "kind": "policy"})
             return None
         key = str(hello.get("network"))
         try:

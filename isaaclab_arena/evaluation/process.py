@@ -201,7 +201,7 @@ class Watchdog:
         """Log once that the process is about to end, if Python can still run."""
         while not is_over.wait(0.2):
             if self._left_s() <= 0:
-                where = "%s; process %d ends in a second, where it stood is in %s"
+                where = "%s; process %d ends in a second; its stack traces are in %s"
                 _LOG.error(where, complaint, os.getpid(), self.path)
                 return
 
@@ -601,13 +601,13 @@ def _attempt(act: Callable[..., Any], *values: Any) -> Any:
     try:
         return act(*values)
     except (OSError, ValueError, RuntimeError) as error:
-        _LOG.debug("what the process shares cannot be read or put back: %s", error)
+        _LOG.debug("settings of the process cannot be read or restored: %s", error)
         return None
 
 
 def _tell(by: str, changes: Sequence[str]) -> None:
     if changes:
-        _LOG.warning("%s has set for the whole process: %s; other jobs do not see it", by, ", ".join(changes))
+        _LOG.warning("%s changed settings of the process: %s; other jobs do not see them", by, ", ".join(changes))
 
 
 @contextmanager

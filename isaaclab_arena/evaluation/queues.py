@@ -240,7 +240,7 @@ class DynamicQueue:
             if not pieces:
                 return None
             if not self._has_logged_wait:
-                _LOG.info("nothing is left to claim; waiting for other ranks, which work on %d pieces", pieces)
+                _LOG.info("no work is left to claim; waiting for other ranks, which work on %d pieces", pieces)
                 self._has_logged_wait = True
             left_s = self.rest_s
             while left_s > 0 and not self.stop_requested():
@@ -364,7 +364,7 @@ class ClaimedEpisodes(Task, Observer):
         if not self._claims.holds(held.claim):
             held.is_lost = True
             _LOG.warning(
-                "this rank was silent for too long: others took over a part of job '%s', and it leaves that to them",
+                "this rank was silent for too long, so others took over a part of job '%s'",
                 self._divided.job.config.name,
             )
         return not held.is_lost

@@ -166,8 +166,8 @@ class ReplayedEpisode:
     @property
     def surroundings(self) -> list[str]:
         """What has changed around the episode, in words."""
-        other = [f"the environment is not the one that was recorded: {each}" for each in self.contents]
-        return other + [f"when this was recorded, {each}" for each in self.other_provenance]
+        other = [f"the environment has changed since the recording: {each}" for each in self.contents]
+        return other + [f"changed since the recording: {each}" for each in self.other_provenance]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -438,7 +438,7 @@ def discordant_episodes(run: Path, jobs: Sequence[str], baseline: str) -> dict[s
     problems = [f"no job can be compared with '{baseline}'"]
     for first, second in pairs:
         if different := differences_of_tasks(first, second):
-            problems.append(f"{first.label} is no pair of {second.label}: {', '.join(different)}")
+            problems.append(f"{first.label} cannot be paired with {second.label}: {', '.join(different)}")
             continue
         matched = match(first, second).without_errors()
         indices = matched.first.index[np.not_equal(matched.first.success, matched.second.success)].tolist()

@@ -112,7 +112,7 @@ class StartingEpisodes:
                 return environment.restore(waiting.env_ids, conditions, [state or {} for state in states])
             return environment.reset(waiting.env_ids, conditions)
         except KeyError as missing:
-            raise ArenaError(f"the recorded conditions lack {missing}, which this environment starts from") from missing
+            raise ArenaError(f"the recorded conditions lack {missing}, which this environment needs") from missing
         except (TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
             # The environment knows these keys, but a file's values may be anything.
             raise ArenaError(f"the recorded start does not fit this environment: {first_line(error)}") from error
@@ -359,8 +359,8 @@ class EpisodeLoop:
             for start, solved in zip(starts, environment.solved_at_start(started_ids), strict=True):
                 if solved:
                     error = (
-                        f"the task '{start.language_instruction}' was solved at the start, before the policy had done "
-                        "anything; that is an error of the task, and says nothing of the policy"
+                        f"the task '{start.language_instruction}' was already solved at the start; this is an error "
+                        "of the task, not of the policy"
                     )
                     over[start.env_id] = running_episodes.failed(SOLVED_AT_START, error)
                     episode = start.episode
@@ -381,7 +381,7 @@ class EpisodeLoop:
             ended = ended + len(free) if len(free) == len(starts) else 0
             # Without this limit a task that always ends at its start would never reach `max_steps`.
             if ended > 1000 and self._limits.max_steps is not None:
-                raise ArenaError(f"{ended} episodes, one after the other, ended at their start: no step is made")
+                raise ArenaError(f"{ended} episodes in a row ended at their start, without a step")
 
     def act(self) -> PolicyAnswer:
         """Ask the policy for the next action, and have the pictures that are read after it announced."""

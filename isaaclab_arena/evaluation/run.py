@@ -276,7 +276,7 @@ def show_variations(jobs: Sequence[Job]) -> None:
             offered = job.builder.variations(job.environment_config)
             screen.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
             if not offered:
-                screen.print("  nothing can be varied in this environment")
+                screen.print("  this environment has no variations")
                 continue
 
             # The variations that the job turns on have the job's range.
@@ -339,7 +339,7 @@ def full_disk_explained() -> Iterator[None]:
     try:
         yield
     except DiskUnusableError as error:
-        raise DiskUnusableError(f"{error}; the run stops: make room, then type isaaclab-arena resume DIR") from error
+        raise DiskUnusableError(f"{error}; the run ends: make room, then run isaaclab-arena resume DIR") from error
 
 
 def merge_and_show(
@@ -363,7 +363,7 @@ def merge_and_show(
     stale = stale_tables(output_directory, merged) if is_finished else ()
     if stale:
         names = ", ".join(path.name for path in stale)
-        _LOG.warning("%s did not hold what the commit record says, and is written anew", names)
+        _LOG.warning("%s did not match the commit record, and is written again", names)
     if stale or not is_finished:
         write_tables(output_directory, merged)
     if saved is not None:
@@ -383,7 +383,7 @@ def merge_and_show(
             page = writing.write_report({output_directory: merged})
         except (ArenaError, OSError, ValueError, TypeError, LookupError, ArithmeticError) as error:
             # The tables hold the results, so the run does not fail.
-            _LOG.warning("there is no page of this run: %s", error)
+            _LOG.warning("the report could not be written: %s", error)
     if merged.complete or not host.is_whole_program:
         last_line = ""
     show = partial(print_summary, merged, output_directory, report=page, last_line=last_line)
@@ -392,7 +392,7 @@ def merge_and_show(
     if last_line:
         # Must appear below a launcher's lines about a failed rank, and so below the tables of later ranks.
         ranks = ", ".join(map(str, ranks_at_work))
-        words = f"still at work when this rank ended: rank {ranks}; what they finished is in the last table above"
+        words = f"still running when this rank ended: rank {ranks}; their finished episodes are in the last table above"
         words += f"\n{last_line}"
         if not ranks_at_work:
             # The table as plain text, two columns narrower for the launcher's indentation.
@@ -438,11 +438,11 @@ def how_to_go_on(request: planning.RunRequest, output_directory: Path, context: 
     # A name that begins with a dash would be read as an option.
     directory = shlex.quote(f"./{directory}" if directory.startswith("-") else directory)
     if not request.command_line:
-        return f"go on with --resume {directory}"
+        return f"continue with --resume {directory}"
     # Only a scheduler, or torchrun on several nodes, knows how it started the ranks.
     is_here = context.launched_by_torchrun and context.local_world_size == context.world_size
     if processes.is_a_rank() and not launch.has_started_this_rank() and not is_here:
-        return f"go on with the same command and --resume {directory}"
+        return f"continue with the same command and --resume {directory}"
     # The plan holds the run's options, but not those of one resume.
     more = " --retry_errors" if request.options.retry_errors else ""
-    return f"go on with: isaaclab-arena resume {directory}{more}"
+    return f"continue with: isaaclab-arena resume {directory}{more}"

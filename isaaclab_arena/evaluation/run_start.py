@@ -62,8 +62,8 @@ def common_directory(ranks: Ranks, options: RunOptions, made: Path | None, *, de
         probe.unlink(missing_ok=True)
     if blind or seen is None:
         message = (
-            f"rank 0 has made {path} on {home}, and {_listed(blind, 8)} cannot see it; name one directory on a disk "
-            "that all nodes share, or run on a Ray cluster, which needs none: --cluster ray"
+            f"rank 0 made {path} on {home}, which {_listed(blind, 8)} cannot see; name a directory on a disk that all "
+            "nodes share, or use --cluster ray, which needs none"
         )
         raise ConfigError(message, key="--output_dir")
     return seen
@@ -90,25 +90,25 @@ def directory_to_resume(options: RunOptions, plan: ledger.RunPlan) -> Path | Non
                 return None
         if (path / layout.RUN_PLAN_FILE).is_file():
             return path.absolute()
-        message = f"'{path}' holds no {layout.RUN_PLAN_FILE}: no run to go on with; leave --resume out"
+        message = f"'{path}' holds no run to resume, because {layout.RUN_PLAN_FILE} is missing; leave --resume out"
         if not path.is_dir():
             message = f"there is no directory '{path}'"
         elif (path / layout.PLAN_COPY_FILE).is_file():
-            message = f"'{path}' has lost its {layout.RUN_PLAN_FILE}; isaaclab-arena recover brings it back"
+            message = f"'{path}' has lost its {layout.RUN_PLAN_FILE}; isaaclab-arena recover restores it"
         raise ConfigError(message, key=option)
 
     # No directory is named: take the newest dated one with the same plan, else the newest that can be resumed.
     base = ledger.named_directory(options.output_base_dir)
     runs = sorted((path.parent for path in base.glob(f"*/{layout.RUN_PLAN_FILE}")), reverse=True)
     if not runs:
-        raise ConfigError(f"no run in '{base}' to go on with; name its directory", key="--resume")
+        raise ConfigError(f"'{base}' holds no run to resume; name the run's directory", key="--resume")
     able = None
     for run in runs:
         try:
             before = ledger.read_run_plan(run)
         except ConfigError as error:
             # The user may mean a run that cannot be read, so say that it is skipped.
-            _LOG.warning("%s is passed over: %s", run, error)
+            _LOG.warning("skipping %s: %s", run, error)
             continue
         asked = planning.keeping_num_envs(plan, before)
         revised, differences = planning.resumed_plan(before, asked, has_recorded=lambda _: True)
@@ -163,13 +163,13 @@ def check_same_run(output_directory: Path, plan: ledger.RunPlan) -> ResumedRun:
         if only_plan is not None:
             because = only_plan.plan_because or "nothing promises more"
             message = (
-                f"was {num_envs} when the run began, now {wanted[name]}, and its episodes are reproducible as plan, "
-                f"not bitwise: {because}"
+                f"was {num_envs} when the run began, now {wanted[name]}, which would change its episodes: they do not "
+                f"repeat bit for bit: {because}"
             )
             differences.append(Problem(message, job=name, key="num_envs"))
     if differences:
         differ = "1 thing differs" if len(differences) == 1 else f"{len(differences)} things differ"
-        message = f"is another run: {differ}; start a new one, or ask for the same again"
+        message = f"is a different run ({differ}); start a new one, or ask for the same again"
         raise ConfigError([Problem(message, file=str(output_directory)), *differences])
     return ResumedRun(
         output_directory=output_directory,
@@ -192,8 +192,7 @@ def jobs_to_rerun(resumed: ResumedRun, now: ledger.RunPlan, named: Sequence[str]
     wanted = {planned.name: planned.contents for planned in now.jobs if planned.name in before}
     if unsaid := sorted(name for name in wanted if before[name] is None and name not in named):
         _LOG.warning(
-            "%s was begun by a program that did not write down what it evaluates: whether %s still has the same "
-            "checkpoint and the same code cannot be checked",
+            "%s does not record the checkpoint and the code of %s, so changes since then cannot be detected",
             resumed.output_directory,
             _jobs_in_words(unsaid),
         )
@@ -209,8 +208,8 @@ def jobs_to_rerun(resumed: ResumedRun, now: ledger.RunPlan, named: Sequence[str]
     if refused := [name for name in changed if name not in named and has_recorded(name)]:
         options = " ".join(f"{RERUN} {name}" for name in refused[:_MAX_SHOWN])
         message = (
-            f"evaluates something else than when its episodes ran ({_jobs_in_words(refused)}); start a new run in "
-            f"another directory, or have these jobs' episodes run anew: --resume {options}"
+            f"the policy or environment of {_jobs_in_words(refused)} has changed since these episodes ran; start a "
+            f"new run in another directory, or run the episodes again: --resume {options}"
         )
         problems = [each for name in refused for each in changed[name]]
         shown = [Problem(message, file=str(resumed.output_directory)), *problems[:_MAX_SHOWN]]
@@ -224,7 +223,7 @@ def jobs_to_rerun(resumed: ResumedRun, now: ledger.RunPlan, named: Sequence[str]
         if name in wanted and (contents is None or not contents.is_known or name in changed) and has_recorded(name):
             to_rerun.append(name)
         else:
-            _LOG.info("%s: job '%s' evaluates what it did before; its episodes stand", RERUN, name)
+            _LOG.info("%s: job '%s' is unchanged; its episodes are kept", RERUN, name)
     return tuple(to_rerun)
 
 
@@ -250,10 +249,10 @@ def repair_run(
         if before.config.num_episodes != after.config.num_episodes
     }
     for name, num_episodes in grown.items():
-        _LOG.info("job '%s' goes on to %d episodes", name, num_episodes)
+        _LOG.info("job '%s' grows to %d episodes", name, num_episodes)
     number = max(ledger.attempt_numbers(output_directory), default=0) + 1
     for name in to_rerun:
-        why = f"{RERUN}: its episodes were made with something else"
+        why = f"{RERUN}: its policy or environment has changed"
         for line in recovery.set_job_aside(output_directory / name, name, attempt=number - 1, why=why):
             _LOG.warning("%s", line)
     found = recovery.recover_run(output_directory, plan, retry_errors=options.retry_errors, attempt=number)
@@ -333,8 +332,8 @@ def start_run(
     on_cpu = [str(rank) for rank, device in enumerate(devices) if torch.device(device).type == "cpu"]
     if context.is_rank_zero and 0 < len(on_cpu) < len(devices):
         _LOG.warning(
-            "of %d ranks, %s run on the CPU and the others on GPUs, so what has a choice is simulated on CPUs; "
-            "isaaclab-arena doctor shows the GPUs that a node has, and --device cpu says that none is meant",
+            "of %d ranks, %s run on the CPU and the others on GPUs, so environments that can use either run on CPUs; "
+            "isaaclab-arena doctor shows each node's GPUs, --device cpu uses none",
             len(devices),
             _listed(on_cpu, 5),
         )
@@ -387,7 +386,7 @@ def start_run(
 def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
     """Refuse nodes with different package versions: an episode's result must not depend on its node."""
     named = {f"the version of {package}": version for package, version in versions.items()}
-    ranks.agree_on("versions", named, way_out="install the same everywhere")
+    ranks.agree_on("versions", named, way_out="install the same version on every node")
 
 
 def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
@@ -404,7 +403,7 @@ def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
     verdicts = ranks.gather("verdict on the contents", "; ".join(own[:5]))
     other = "is on a node with other files than rank 0"
     others = [f"rank {rank} {other}: {verdict}" for rank, verdict in enumerate(verdicts) if verdict]
-    raise ConfigError([Problem(f"{each}; copy the same everywhere") for each in others])
+    raise ConfigError([Problem(f"{each}; copy the same files to every node") for each in others])
 
 
 def named_contents(contents: Mapping[str, Contents]) -> dict[str, str]:
@@ -440,7 +439,7 @@ def begin_attempt(
         number, entries = repair_run(resumed, options, to_rerun=to_rerun)
         if not entries:
             return None
-        _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(entries), len(request.jobs))
+        _LOG.info("resuming %s: %d of %d jobs are unfinished", path, len(entries), len(request.jobs))
         planning.refuse_slow_backends(request.jobs, {entry.job: known.get(entry.job) for entry in entries}, machinery)
     else:
         ledger.clear_unbegun(path)

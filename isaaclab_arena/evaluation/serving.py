@@ -54,9 +54,9 @@ def checked_observation(observation: Mapping[str, Any], spec: Mapping[str, Any])
                 kind = f"an array of {values.dtype}" if isinstance(values, np.ndarray) else f"a {type(values).__name__}"
                 raise ObservationRefusedError(f"'{name}' must be an array of numbers, it is {kind}")
             if tuple(tensor.shape) != term_spec.shape:
-                raise ObservationRefusedError(f"'{name}' has shape {tuple(tensor.shape)}, {term_spec.shape} is due")
+                raise ObservationRefusedError(f"'{name}' has shape {tuple(tensor.shape)}, expected {term_spec.shape}")
             if not term_spec.dtype.is_floating_point and tensor.dtype != term_spec.dtype:
-                raise ObservationRefusedError(f"'{name}' is of type {tensor.dtype}, {term_spec.dtype} is due")
+                raise ObservationRefusedError(f"'{name}' has type {tensor.dtype}, expected {term_spec.dtype}")
             checked[group][term] = tensor.to(term_spec.dtype)
             if term_spec.dtype.is_floating_point and not bool(torch.isfinite(checked[group][term]).all()):
                 raise ObservationRefusedError(f"'{name}' holds NaN or infinity")
@@ -92,9 +92,7 @@ def _refuse_other_names(what: str, given: Mapping[str, Any], due: Mapping[str, A
     if missing:
         raise ObservationRefusedError(f"the observation lacks the {what} {listed}")
     if unknown:
-        raise ObservationRefusedError(
-            f"the observation has {what} that are not known: {listed}{did_you_mean(unknown[0], due)}"
-        )
+        raise ObservationRefusedError(f"the observation has unknown {what}: {listed}{did_you_mean(unknown[0], due)}")
 
 
 # Show a policy an environment that is simulated elsewhere: its specs and its words, but no simulation.
@@ -180,7 +178,7 @@ def settled(first: Built, build: Callable[[int], Built]) -> tuple[Built, int | N
     if is_divided:
         policy.fill_calls_up_to(None)
     if result.error is not None:
-        _LOG.info("it is unknown if clients influence each other's last digits: %s", result.error)
+        _LOG.info("clients may influence each other's last digits: %s", result.error)
     else:
         _LOG.warning(
             "on this machine the last digits of an answer of %s depend on its place and its neighbours in a call of %d "
@@ -436,12 +434,12 @@ class HostSession:
     def act(self, observation: Mapping[str, Any]) -> SlotAnswer:
         """Return the answer to an observation, see `checked_observation`. An error of the policy ends the episode."""
         if not self._is_playing:
-            raise PolicyError("no episode is under way in this session; begin one first")
+            raise PolicyError("no episode is running in this session; begin one first")
         # `ObservationRefusedError` leaves the episode under way: the client may send another observation.
         spec = self.host.policy.environment.observation_spec
         checked = checked_observation(observation, spec)
         if self.looks_next and spec.get(CAMERAS) and CAMERAS not in checked:
-            raise ObservationRefusedError(f"the observation lacks '{CAMERAS}', at which the policy looks now")
+            raise ObservationRefusedError(f"the observation lacks '{CAMERAS}', which the policy needs in this step")
         waiting = self.host.submit((self.env_id, self._begun, checked))
         self._begun = None
         try:

@@ -57,7 +57,7 @@ def without_repeats(found: Sequence[tuple[JobConfig, Problem]]) -> list[Problem]
         others = len({each.name for each, _ in group}) - 1
         if others and job.suite is not None:
             tasks = "another task" if others == 1 else f"{others} other tasks"
-            message = f"{problem.message} (and so for {tasks} of suite '{job.suite.suite}')"
+            message = f"{problem.message} (the same for {tasks} of suite '{job.suite.suite}')"
             problem = replace(problem, message=message)
         kept.append(problem)
     return kept
@@ -86,7 +86,7 @@ def _doubts(job: Job, described: Description) -> list[str]:
     config, source, name = job.config, described.source, described.environment.get(ENV_NAME)
     if name and name != config.environment:
         # In another environment all other differences have no meaning.
-        return [f"{source} was made in '{name}', and is used in '{config.environment}'"]
+        return [f"{source} was recorded in '{name}', and is used in '{config.environment}'"]
 
     # The options of the environment, without those that leave the same actions the same.
     differences = []
@@ -95,7 +95,7 @@ def _doubts(job: Job, described: Description) -> list[str]:
         try:
             changed = changed_options(job.builder, told, job.environment_config, owner="it")
         except ConfigError as error:
-            differences.append(f"its environment was another, which had {error.problems[0].key}")
+            differences.append(f"its environment differed, it had {error.problems[0].key}")
         else:
             differences += [
                 f"{option} was {was!r}, and is {now!r}"
@@ -108,14 +108,14 @@ def _doubts(job: Job, described: Description) -> list[str]:
     if name and varied is not None:
         was, now = (json.loads(json.dumps(each, default=str)) for each in (varied, spelled(job.variations)))
         if was != now:
-            differences.append("other variations were on")
+            differences.append("other variations were enabled")
     seed = config.seed if config.placement_seed is None else config.placement_seed
     moved = next(((index, number) for index, number in (described.episodes or {}).items() if index != number), None)
     if described.seed is not None and job.saved_conditions is None and described.seed != seed:
         differences.append(f"episodes started from other conditions, with seed {described.seed} and not {seed}")
     elif described.seed is not None and job.saved_conditions is None and moved is not None:
         differences.append(f"episode {moved[0]} starts from other conditions than the recorded episode {moved[1]}")
-    return [f"{source} was made otherwise: {'; '.join(differences)}"] if differences else []
+    return [f"{source} was recorded with other settings: {'; '.join(differences)}"] if differences else []
 
 
 _Result = TypeVar("_Result")
@@ -169,7 +169,7 @@ def resolve_jobs(
         raise ConfigError([*known, *without_repeats(problems)])
     if resolver.overruled:
         _LOG.info(
-            "under a launcher each rank's policy runs on the rank's own GPU: no effect has %s",
+            "under a launcher each rank's policy runs on the rank's own GPU, whatever these say: %s",
             ", ".join(f"{named} of job '{job}'" for named, job in resolver.overruled.items()),
         )
     return tuple(resolved)
@@ -411,7 +411,7 @@ class _Resolver:
         asked = given.policy if isinstance(given, LentPolicy) else given
         undefined = sorted(getattr(policy_class, "__abstractmethods__", ()))
         if undefined and lent is None:
-            message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"
+            message = f"'{job.policy_type}' is not a complete policy: it does not define {', '.join(undefined)}"
             raise ConfigError(message, key="policy_type")
         # The policy's num_envs is the number of env slots in each of its calls.
         with problems_at(below="arena_env_args.num_envs"):
@@ -509,7 +509,7 @@ def _named_by(problems: Sequence[Problem]) -> set[str]:
 
 
 def _refuse_foreign_code(owner: EnvironmentBuilder | type[PolicyBase], config: Any) -> None:
-    why = "only what is registered may be loaded here (--no_import; to replay a recording, see --allow_import)"
+    why = "only registered names are allowed here (--no_import; to replay a recording, see --allow_import)"
     refuse([replace(problem, message=f"{problem.message}; {why}") for problem in owner.foreign_code(config)])
 
 
@@ -532,7 +532,7 @@ def recorded_environment_job(
     # `cameras` no pictures are rendered. `source`: the recording, for messages.
     name = env_args.get(ENV_NAME)
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"does not say what its environment was: env_args has no {ENV_NAME}", file=source)
+        raise ConfigError(f"does not name its environment: env_args has no {ENV_NAME}", file=source)
     told = {key: env_args.get(key, {}) for key in (ENV_OPTIONS, ENV_VARIATIONS)}
     for key, value in told.items():
         if not isinstance(value, Mapping):
@@ -565,11 +565,11 @@ def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = Tru
         raise ConfigError(message, key=ROBUSTNESS_KEY)
     taken = [name for name in (ROBUSTNESS_KEY, AXIS_LABEL, LEVEL_LABEL) if name in job.labels]
     if taken:
-        raise ConfigError("is what robustness labels its own jobs with", key=f"labels.{taken[0]}")
+        raise ConfigError("is a label that robustness sets", key=f"labels.{taken[0]}")
     [resolved] = resolve_jobs([job], may_import=may_import)
     catalogue = resolved.builder.variations(resolved.environment_config)
     if not catalogue:
-        message = f"environment '{job.environment}' has no variations, so nothing of it can be changed"
+        message = f"environment '{job.environment}' has no variations, so nothing can be changed in it"
         raise ConfigError(message, key=ROBUSTNESS_KEY)
     varied = frozenset(variation.key for variation in resolved.variations)
 
@@ -614,9 +614,9 @@ def _possible_axes(
         if not own and name == LANGUAGE:
             reasons[name] = f"'{job.environment}' has no paraphrases; TaskSpec.paraphrases of a task lists them"
         elif name == LANGUAGE and job.language_instruction is not None:
-            reasons[name] = "the job tells the policy words of its own (language_instruction)"
+            reasons[name] = "the job sets an instruction of its own (language_instruction)"
         elif not own:
-            reasons[name] = f"'{job.environment}' has nothing of the kind"
+            reasons[name] = f"'{job.environment}' has no such variation"
         elif axis.pictures_only and not job.enable_cameras:
             reasons[name] = "it changes pictures only, and the job has no cameras (enable_cameras)"
         elif also:
@@ -625,7 +625,7 @@ def _possible_axes(
     if asked.axes is None:
         left_out = "; ".join(f"{name} ({reason})" for name, reason in reasons.items() if reason is not None)
         if left_out:
-            _LOG.info("job '%s' goes without these axes of robustness: %s", job.name, left_out)
+            _LOG.info("job '%s' runs without these axes of robustness: %s", job.name, left_out)
         return available
     problems = []
     for name in asked.axes:

@@ -41,7 +41,7 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
     yield from merged.problems
     for missing in merged.missing:
         lacks = f" and lacks {in_words(missing.episode_indices)}" if missing.episode_indices else ""
-        yield f"job '{missing.job}' is {missing.status}{lacks}"
+        yield f"job '{missing.job}' {missing.status.in_words}{lacks}"
     for job in merged.plan.jobs:
         directory = output_directory / job.name
         try:
@@ -50,7 +50,7 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
                 with suppress(StorageError):  # it is reported as unreadable already
                     told, found = read_totals(path)
                     if told != found:
-                        wrong.append(f"{path.name} says that it holds {told} control steps, its episodes have {found}")
+                        wrong.append(f"{path.name} states {told} control steps, its episodes have {found}")
         except StorageError as error:
             wrong = [str(error)]
         yield from (f"job '{job.name}': {what}" for what in wrong)
@@ -61,8 +61,8 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
         yield f"{output_directory} holds no tables; isaaclab-arena merge writes them"
         return
     for path in stale:
-        wrong = "is not what a merge of these files gives" if path.is_file() else "is missing"
-        yield f"{path} {wrong}; isaaclab-arena merge writes it anew"
+        wrong = "differs from a merge of these files" if path.is_file() else "is missing"
+        yield f"{path} {wrong}; isaaclab-arena merge writes it again"
 
 
 def _check_recordings(directory: Path, job: str) -> Iterator[str]:
@@ -83,9 +83,9 @@ def _check_recordings(directory: Path, job: str) -> Iterator[str]:
                 yield f"{name} in {copy.path.name}: {copy.contradiction}"
         if line.checksum is None:
             if recorded:
-                yield f"{name} is recorded in {recorded[0].path.name}, though its commit line says that nothing was"
+                yield f"{name} is recorded in {recorded[0].path.name}, but its commit line states no recording"
         elif all(copy.damage is None and copy.checksum != line.checksum for copy in recorded):
-            what = "the recording of an error is lost: " if line.outcome is Outcome.ERROR else ""
+            what = "the recording of an episode with an error is lost: " if line.outcome is Outcome.ERROR else ""
             yield f"{what}no file holds {name} with the checksum of its commit line"
 
 
@@ -312,10 +312,15 @@ class VerifiedEpisode:
         return self.difference is None and self.failure is None and self.unreadable is None
 
     @property
+    def is_expected(self) -> bool:
+        """Whether it is the same, or differs in a way that its policy does not rule out."""
+        return self.is_same or self.explanation is not None
+
+    @property
     def surroundings(self) -> list[str]:
         """What has changed around the episode, in words."""
-        other = [f"job '{self.job}' is not what was run: {each}" for each in self.contents]
-        return other + [f"when the run ran, {each}" for each in self.other_provenance]
+        other = [f"job '{self.job}' has changed since the run: {each}" for each in self.contents]
+        return other + [f"changed since the run: {each}" for each in self.other_provenance]
 
     @property
     def verdict(self) -> str:
@@ -328,7 +333,8 @@ class VerifiedEpisode:
             verdict = f"differs first {self.difference}"
         else:
             verdict = "bitwise" if self.compares_arrays else "ended the same"
-        return verdict if self.explanation is None else f"{verdict} ({self.explanation})"
+        verdict += "" if self.explanation is None else f" (expected: {self.explanation})"
+        return f"{verdict}, but the job has changed since the run" if self.contents else verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -416,12 +422,13 @@ def _compared(before: _JobOfRun, now: _JobOfRun, index: int) -> VerifiedEpisode:
     ]
     difference = rerun.first_difference(*sides)
 
-    # The policy explains a difference of actions, or one of the result alone, whose cause no array shows.
+    # The policy explains a difference of actions, or one of the result alone, whose cause no array shows. Nothing
+    # explains one of a job that has changed: the sample says nothing about the run then.
     explanation = None
-    if difference is not None and changed:
-        explanation = "expected: something else ran than was run"
-    elif difference is not None and (
-        difference.field == layout.ACTIONS or (difference.step is None and not difference.at_start)
+    if (
+        difference is not None
+        and not changed
+        and (difference.field == layout.ACTIONS or (difference.step is None and not difference.at_start))
     ):
         traits = resolve_policy_class(before.entry.config.policy_type).traits
         because, because_now = (
@@ -431,9 +438,9 @@ def _compared(before: _JobOfRun, now: _JobOfRun, index: int) -> VerifiedEpisode:
         reasons = []
         may_change = not (traits.batch_invariant or before.plan.settings.get("deterministic"))
         if may_change and before.entry.config.num_envs != now.entry.config.num_envs:
-            reasons.append("expected: this policy's answers may change with num_envs; run with --deterministic")
+            reasons.append("the policy's actions may change with num_envs; --deterministic fixes its batch")
         if not traits.reproducible and not because:
-            reasons.append("this policy does not say that it is reproducible")
+            reasons.append("the policy does not declare itself reproducible")
         explanation = "; ".join([*reasons, *dict.fromkeys([*because, *because_now])]) or None
     return replace(
         verdict,

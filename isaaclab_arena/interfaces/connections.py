@@ -79,15 +79,15 @@ class Connections:
             straight = _alike(first, pictures[first]) + _alike(second, pictures[second])
             if _alike(first, pictures[second]) + _alike(second, pictures[first]) > straight:
                 doubts.append(
-                    f"the policy is shown '{first}' by camera '{pictures[first]}' and '{second}' by "
-                    f"'{pictures[second]}': by their names it is the other way round"
+                    f"the policy gets '{first}' from camera '{pictures[first]}' and '{second}' from "
+                    f"'{pictures[second]}', although their names suggest the opposite"
                 )
 
         # A picture has another camera, although an unused camera has its name.
         cameras = env.observation_spec.get(CAMERAS, {})
         unused = [each for each in cameras if each not in pictures.values()] if isinstance(cameras, Mapping) else []
         doubts += [
-            f"the policy is shown '{key}' by camera '{camera}', and by its name camera '{other}' is meant"
+            f"the policy gets '{key}' from camera '{camera}', but its name suggests camera '{other}'"
             for key, camera in pictures.items()
             for other in unused
             if _alike(key, other) > 0 and _alike(key, camera) == 0

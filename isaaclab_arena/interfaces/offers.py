@@ -21,7 +21,7 @@ def set_aside(cls: type, whole: str, quicker: str, default: object) -> None:
     is_beside = isinstance(default, bool) and not issubclass(cls.__mro__[owner], cls.__mro__[owner_of_whole])
     if (owner_of_whole < owner or is_beside) and getattr(cls, quicker) is not default:
         setattr(cls, quicker, default)
-        _LOG.info("%s has a '%s' of its own, so '%s' of its base is set aside", cls.__name__, whole, quicker)
+        _LOG.info("%s has a '%s' of its own, so '%s' of its base is ignored", cls.__name__, whole, quicker)
 
 
 # The abilities of a policy class.
@@ -40,7 +40,7 @@ def settle_policy_class(policy_class: Any, base: Any) -> None:
         is_own = not isinstance(value, tuple) or not any(isinstance(each, Metric) for each in value)
         if value is not dataclasses.MISSING and not (name == "metrics" and is_own):
             what = f"{policy_class.__name__}.{name}"
-            raise ConfigError(f"{what} has no effect; say traits = PolicyTraits({name}=...) instead")
+            raise ConfigError(f"{what} has no effect; set traits = PolicyTraits({name}=...) instead")
 
     # ``MyCfg`` of a class that derives from ``base[MyCfg]``, also through others.
     parameter = _parameter(policy_class, base)

@@ -146,7 +146,7 @@ class PolicyParser:
             try:
                 json.dumps(value)
             except TypeError as error:
-                raise ConfigError(f"{value!r} is nothing that a job file can hold", key=f"--{name}") from error
+                raise ConfigError(f"{value!r} cannot be stored in a job file", key=f"--{name}") from error
         return vars(namespace), others
 
 
@@ -343,13 +343,13 @@ def _typed(
     if others:
         needed = " and ".join(f"'{name}'" for name in others)
         raise ConfigError(
-            f"{policy_class.__name__}.__init__ needs {needed}, and nothing says which options that comes from; derive "
-            "the class from PolicyBase[Cfg] with a dataclass of its options, or define add_args_to_parser and from_args"
+            f"{policy_class.__name__}.__init__ needs {needed}, but declares no options for that; derive the class "
+            "from PolicyBase[Cfg] with a dataclass of its options, or define add_args_to_parser and from_args"
         )
     if issubclass(config_class, Mapping):
         why = (
-            f"{policy_class.__name__} reads config.{{}}, but it does not say what its config is, so it gets a dict; "
-            "derive it from PolicyBase[Cfg] with a dataclass of its options"
+            f"{policy_class.__name__} reads config.{{}}, but does not declare its config, so it gets a dict; derive "
+            "it from PolicyBase[Cfg] with a dataclass of its options"
         )
         build = partial(_built, policy_class, why)
         return DeclaredOptions(names=None, read=lambda options, **_: dict(options), build=build)

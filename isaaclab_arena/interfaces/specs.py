@@ -126,7 +126,7 @@ CAMERAS_OFF = (
 def no_camera(camera: str, cameras: Collection[str]) -> str:
     """Return the message for a missing camera, with the way out; ``cameras`` are those that there are."""
     if not cameras:
-        return f"'{camera}' is to be seen, and {CAMERAS_OFF}"
+        return f"'{camera}' is needed, and {CAMERAS_OFF}"
     return f"the environment has no camera '{camera}'{did_you_mean(camera, cameras)}"
 
 
@@ -165,9 +165,9 @@ def picture_layout(shape: Sequence[int], dtype: torch.dtype | np.dtype) -> Pictu
     """Return the layout of a picture; ValueError, without the camera's name, if it is none in bytes or is uncertain."""
     shape = tuple(shape)
     if str(dtype).removeprefix("torch.") != "uint8":
-        raise ValueError(f"is no colour picture: {dtype} of shape {shape}")
+        raise ValueError(f"is not a colour picture: {dtype} of shape {shape}")
     if len(shape) not in (2, 3) or 0 in shape:
-        raise ValueError(f"has shape {shape}, which is no single picture; show it as (height, width, 3)")
+        raise ValueError(f"has shape {shape}, which is not a single picture; give it as (height, width, 3)")
     first, last = shape[0], shape[-1]
     if len(shape) == 2:
         return PictureLayout(height=first, width=last, channels="none", num_channels=1)
@@ -177,7 +177,7 @@ def picture_layout(shape: Sequence[int], dtype: torch.dtype | np.dtype) -> Pictu
         return PictureLayout(height=shape[1], width=last, channels="first", num_channels=first)
     are_several = first == 4 and last not in (1, 4)
     doubt = "the first four may be channels or pictures" if are_several else "it is not certain where its channels are"
-    raise ValueError(f"has shape {shape}, and {doubt}; show it as (height, width, 3)")
+    raise ValueError(f"has shape {shape}, and {doubt}; give it as (height, width, 3)")
 
 
 def in_colours(pictures: _Array) -> _Array:

@@ -402,7 +402,7 @@ class ActionChunkScheduler:
             fits = len(shape) == 3 and (shape[0], shape[2]) == (self.num_envs, self.action_dim)
             if not fits or shape[1] < self.action_chunk_length:
                 raise PolicyError(
-                    f"a chunk of shape {shape} was fetched; due is ({self.num_envs}, {self.action_chunk_length} or "
+                    f"a chunk of shape {shape} was fetched; expected ({self.num_envs}, {self.action_chunk_length} or "
                     f"more, {self.action_dim}): env slots, actions, numbers of an action"
                 )
             chunks = fetched[:, : self.action_chunk_length][env_ids].to(self.device, self.dtype)

@@ -19,7 +19,7 @@ import torch
 from isaaclab_arena.config.options import UNKNOWN, ContentSources
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.paths import beside
 from isaaclab_arena.registry import Registry
 
@@ -120,7 +120,7 @@ def resolve_policy_class(policy_type: str, *, may_import: bool = True) -> type[P
         return function_policy_class(found)
     if not (isinstance(found, type) and issubclass(found, PolicyBase)):
         raise ConfigError(
-            f"'{policy_type}' is no policy: it must be a class derived from PolicyBase or a function of the observation"
+            f"'{policy_type}' is not a policy: neither a class of PolicyBase nor a function of the observation"
         )
     return found
 
@@ -239,6 +239,10 @@ OBSERVATION = "observation"
 class FunctionPolicy(PolicyBase):
     """Acts like a function from the observation to the actions."""
 
+    traits = PolicyTraits(
+        plan_because="a function cannot state PolicyTraits(reproducible=True); write a class if it is deterministic"
+    )
+
     def __init__(self, function: Callable[[Observation], Any]) -> None:
         # See `Environment` for the observation. The answer is a tensor or an array of shape (num_envs, action_dim).
         super().__init__()
@@ -258,12 +262,12 @@ def function_policy_class(function: FunctionType) -> type[PolicyBase]:
     first, *others = inspect.signature(function).parameters.values() or (None,)
     if first is None or first.name != OBSERVATION:
         raise ConfigError(
-            f"'{path}' is no policy: the first parameter of a function that acts is called '{OBSERVATION}', and the "
-            "others are its options"
+            f"'{path}' is not a policy: the first parameter of a function that acts is called '{OBSERVATION}', and "
+            "the others are its options"
         )
     unnamed = [each.name for each in others if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     if unnamed:
-        raise ConfigError(f"'{path}' takes '{unnamed[0]}' not by one name, so no job can give it; name each option")
+        raise ConfigError(f"'{path}' takes options without names ('{unnamed[0]}'); name each option")
 
     # The other parameters become the fields of a dataclass.
     annotations = typing.get_type_hints(function, include_extras=True)
@@ -339,8 +343,8 @@ def lent_policy(policy: Any) -> LentPolicy:
         lent = FunctionPolicy(policy)
     else:
         message = (
-            f"an object of type {type(policy).__name__} is no policy: give a registered name, a class path, a class, "
-            "an object with get_action, a torch module, or a function observation -> action"
+            f"an object of type {type(policy).__name__} is not a policy: give a registered name, a class path, a "
+            "class, an object with get_action, a torch module, or a function observation -> action"
         )
         raise ConfigError(message, key="policy")
 

@@ -73,14 +73,14 @@ def policy_directory(pretrained: str) -> Path:
     path = given_path(pretrained)
     if not path.is_dir():
         message = (
-            f"'{pretrained}' is no directory; a policy of the hub is fetched with: hf download NAME --local-dir DIR"
+            f"'{pretrained}' is not a directory; fetch a policy from the hub with: hf download NAME --local-dir DIR"
         )
         raise ConfigError(message, key=KEY)
     directory = next(
         (each for each in (path, *(path / name for name in _OF_A_TRAINING)) if (each / _CONFIG).is_file()), None
     )
     if directory is None:
-        message = f"'{pretrained}' holds no policy of LeRobot: there is no {_CONFIG}, here or in {_OF_A_TRAINING[-1]}"
+        message = f"'{pretrained}' holds no LeRobot policy: there is no {_CONFIG}, here or in {_OF_A_TRAINING[-1]}"
         raise ConfigError(message, key=KEY)
     missing = [name for name in _NEEDED if not (directory / name).is_file()]
     if missing:
@@ -115,7 +115,7 @@ def read_features(directory: Path) -> Features:
             remembers=document.get("temporal_ensemble_coeff") is not None or bool(document.get("use_mpc")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        message = f"'{path}' is no configuration of a policy of LeRobot: {type(error).__name__}: {error}"
+        message = f"'{path}' is not a configuration of a LeRobot policy: {type(error).__name__}: {error}"
         raise ConfigError(message, key=KEY) from error
 
 
@@ -128,7 +128,7 @@ def read_training_data(directory: Path, dataset: str | None) -> TrainingData:
     path = given_path(root or "") / "meta" / "info.json"
     if root is None or not path.is_file():
         if dataset is not None:
-            raise ConfigError(f"'{dataset}' is no dataset of LeRobot: it has no meta/info.json", key="dataset")
+            raise ConfigError(f"'{dataset}' is not a LeRobot dataset: it has no meta/info.json", key="dataset")
         return TrainingData(terms={}, fps=None)
     document = _document(path)
     features = value_at(document, ("features",), otherwise={})
@@ -183,17 +183,17 @@ def check_statistics(directory: Path) -> tuple[str, ...]:
             endless = [key for keys in due.values() for key in keys if key in found and not found[key].isfinite().all()]
             lacking = ", ".join(feature for feature, keys in due.items() if not {*keys} <= found.keys())
             if endless:
-                message = f"'{path}' has statistics that are no finite numbers: {', '.join(endless)}"
+                message = f"'{path}' has statistics that are not finite: {', '.join(endless)}"
                 problems.append(Problem(message, key=KEY))
             elif lacking and found and lacking == ", ".join(due):
                 others = ", ".join(sorted({key.rpartition(".")[0] for key in found}))
                 message = (
-                    f"'{path}' is to normalise {lacking}, and has statistics of {others} alone: nothing would be "
-                    "normalised; save it with the statistics of its own features, or with IDENTITY where none are due"
+                    f"'{path}' normalises {lacking}, but has statistics of {others} only: nothing would be "
+                    "normalised; save it with the statistics of its own features, or with IDENTITY"
                 )
                 problems.append(Problem(message, key=KEY))
             elif lacking:
-                notes.append(f"{path} is to normalise {lacking}, and has no statistics for that: it stays as it is")
+                notes.append(f"{path} has no statistics of {lacking}, which is not normalised")
     refuse(problems)
     return tuple(notes)
 
@@ -314,8 +314,8 @@ class Description:
         size, longest = self.memory_bytes, max(map(len, memories))
         if longest > size:
             raise PolicyError(
-                f"the policy remembers more in the course of an episode, {longest} bytes instead of {size}, and a "
-                "policy server takes what has one size; leave policy_server out"
+                f"the policy's memory grows during an episode, to {longest} bytes from {size}, and a policy server "
+                "needs a fixed size; leave policy_server out"
             )
         return np.stack([np.pad(memory, (0, size - len(memory))) for memory in memories])
 
@@ -327,7 +327,7 @@ def versions_there(options: LeRobotPolicyCfg) -> Mapping[str, str]:
         answer, _ = workers.ask_kept_worker(ANSWERS, interpreter, variables, _VERSIONS, _VERSIONS_TIMEOUT_S)
         found = answer["versions"]
     except (workers.RequestError, workers.WorkerError) as error:
-        raise ConfigError(f"'{interpreter}' cannot be asked: {error}", key="python") from error
+        raise ConfigError(f"'{interpreter}' does not answer: {error}", key="python") from error
     if "lerobot" not in found:
         message = f"'{interpreter}' (Python {found['python']}) has no LeRobot; name an interpreter that has it"
         raise ConfigError(message, key="python")
@@ -414,8 +414,8 @@ class LeRobotNetwork:
         if actions is None or actions.shape != due:
             got = None if actions is None else actions.shape
             raise PolicyError(
-                f"{self._elsewhere.name} answered with actions of shape {got}; due is {due}: env slots, "
-                "actions, numbers of an action"
+                f"{self._elsewhere.name} answered with actions of shape {got}; expected {due}: (env slots, actions, "
+                "action_dim)"
             )
         if not np.isfinite(actions).all():
             raise PolicyError(f"{self._elsewhere.name} answered with actions that are not finite")
@@ -450,7 +450,7 @@ class LeRobotNetwork:
             inputs = {name: list(each["shape"]) for name, each in said["inputs"].items() if name in due["inputs"]}
             loaded = {**said, "inputs": inputs}
             problems = [
-                Problem(f"'{directory}' was loaded with {name} {loaded[name]}, and {_CONFIG} says {value}", key=KEY)
+                Problem(f"'{directory}' was loaded with {name} {loaded[name]}, but {_CONFIG} says {value}", key=KEY)
                 for name, value in due.items()
                 if loaded[name] != value
             ]

@@ -68,7 +68,8 @@ class Inputs:
         if names is not None and columns is not None:
             names = tuple(names[column] for column in columns) if max(columns) < len(names) else None
         orders = [
-            f"its training's dataset forms {name} of {' + '.join(data.terms[name])}, the job of {' + '.join(terms)}"
+            f"its training's dataset builds {name} from {' + '.join(data.terms[name])}, the job from "
+            f"{' + '.join(terms)}"
             for name, terms in self.terms.items()
             if data.terms.get(name, terms) != terms
         ]
@@ -108,7 +109,7 @@ def fitted(
                 for term in missing
             ]
         elif (found := sum(prod(observed[term].shape) for term in terms)) != size:
-            message = f"the policy takes {size} numbers, and {' + '.join(terms)} are {found}"
+            message = f"the policy takes {size} numbers, and {' + '.join(terms)} have {found}"
             of_terms.append(Problem(message, key=key))
 
     # Collect the misfits of all inputs, so that the user can correct them at once.
@@ -128,8 +129,8 @@ def fitted(
     (taken,), action_dim, columns = env.action_spec.shape, features.action_dim, options.action_columns
     if columns is None and taken != action_dim:
         message = (
-            f"the policy's action has {action_dim} numbers, the environment's {taken}: it is another robot's, or "
-            "action_columns says which of them to take"
+            f"the policy's action has {action_dim} numbers, the environment's {taken}: use a policy for this robot, "
+            "or select numbers with action_columns"
         )
         problems.append(Problem(message))
     elif columns is not None and len(columns) != taken:
@@ -142,7 +143,7 @@ def fitted(
     if fps is not None and not abs(fps - rate) <= _MOST_RATES_APART * rate:
         message = (
             f"the policy is made for {fps:g} control steps per second, and the environment makes {rate:g}; if that is "
-            f"meant, say fps: {rate:g}"
+            f"intended, set fps: {rate:g}"
         )
         problems.append(Problem(message, key="fps"))
     refuse(problems)
@@ -156,7 +157,7 @@ def _cameras(
     """Return the camera of each picture, and every misfit: the one the job names, else that of the same name."""
     if features.pictures and not specs:
         names = ", ".join(features.pictures)
-        return {}, [Problem(f"the policy looks at {names}, and {CAMERAS_OFF}")]
+        return {}, [Problem(f"the policy needs {names}, and {CAMERAS_OFF}")]
     cameras: dict[str, str] = {}
     problems: list[Problem] = []
     for name, shape in features.pictures.items():
@@ -178,7 +179,7 @@ def _cameras(
             continue
         if found != shape:
             due, given = (" x ".join(map(str, each)) for each in (shape, found))
-            message = f"the policy looks at {due}, and camera '{camera}' gives {given}"
+            message = f"the policy takes {due}, but camera '{camera}' gives {given}"
             message += "; give the environment's cameras that size"
             problems.append(Problem(message, key=key))
     return cameras, problems
@@ -188,9 +189,9 @@ def _cameras(
 
 CPU_SLOTS_PER_CALL = 4
 
-_ONE_STEP = "is {}, and a policy that remembers is asked in every control step; leave it out"
+_ONE_STEP = "is {}, but a policy with memory is queried in every control step; leave it out"
 # The refusal of a policy with memory where others would play its chunks.
-_NEVER_LATE = "remembers its answers, and so is asked in every control step, which cannot be late"
+_NEVER_LATE = "has a memory, and so is queried in every control step, which cannot be late"
 _OPTION = f"policy_config_dict.{lerobot.KEY}"
 
 _LOG = logging.getLogger(__name__)
@@ -226,7 +227,7 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
             self._network.close()
             if said.remembers:
                 raise ConfigError(_ONE_STEP.format(config.n_action_steps), key="n_action_steps")
-            message = f"is {self._num_played}, and the policy was saved with {said.num_actions}"
+            message = f"is {self._num_played}, but the policy was saved with {said.num_actions}"
             raise ConfigError(message, key="n_action_steps")
         self._history: FrameHistory | None = None
         self._memories: dict[int, np.ndarray] = {}
@@ -280,8 +281,8 @@ class LeRobotPolicy(ChunkPolicy[LeRobotPolicyCfg]):
         self._inputs_of(env)
         if self.config.fps is None and self._data.fps is None:
             _LOG.warning(
-                "%s: its number of control steps per second is unknown, and the environment makes %g; fps "
-                "says that this is right, dataset where it stands",
+                "%s: its number of control steps per second is unknown, the environment makes %g; confirm that with "
+                "fps, or name its dataset",
                 self.config.pretrained,
                 1 / env.control_dt,
             )

@@ -216,7 +216,7 @@ class ReplayPolicy(RecordedSet[ReplayPolicyCfg]):
             environment=environment,
             seed=seed if isinstance(seed, int) else None,
             episodes=policy.played if policy.only is None else None,
-            holds=f"{len(policy._files)} episodes, {demos_in_words(policy._files)}",
+            holds=f"{len(policy._files)} episodes, {in_words(policy._files)}",
             way_out=WAY_OUT,
         )
 
@@ -248,7 +248,7 @@ class ReplayPolicy(RecordedSet[ReplayPolicyCfg]):
 
     def _missing(self, episode_index: int) -> str:
         is_chosen = self.config.episodes is not None
-        lacking = f"nothing for episode {episode_index}" if is_chosen else f"no {demo_name(episode_index)}"
+        lacking = f"nothing for episode {episode_index}" if is_chosen else f"no episode {episode_index}"
         return f"'{self.config.replay_file_path}' holds {lacking}; it holds {demos_in_words(self._files)}"
 
 

@@ -65,8 +65,7 @@ def network_inputs(spec: ObservationSpec, groups: Sequence[str], terms: Mapping[
     missing = [
         Problem(
             f"the network was trained on the observation group '{name}', this environment has "
-            f"{', '.join(here)}; say with observation_groups which to show it"
-            + (f"; {CAMERAS_OFF}" if name == CAMERAS else "")
+            f"{', '.join(here)}; choose one with observation_groups" + (f"; {CAMERAS_OFF}" if name == CAMERAS else "")
         )
         for name in groups
         if name not in here
@@ -80,7 +79,7 @@ def network_inputs(spec: ObservationSpec, groups: Sequence[str], terms: Mapping[
         missing += [
             Problem(
                 f"the network was trained on '{term}', which group '{name}' of this environment lacks; it has "
-                f"{', '.join(available)}; say with observation_terms which to show it"
+                f"{', '.join(available)}; choose one with observation_terms"
             )
             for term in shown
             if term not in available
@@ -355,7 +354,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         path = checkpoint_file(config.checkpoint_path, config.checkpoint)
         if not models.is_torchscript(path):
             return ()
-        return (Problem(f"'{path}' is TorchScript, which is a program", key=FILE_KEY),)
+        return (Problem(f"'{path}' is TorchScript, which can run code", key=FILE_KEY),)
 
     def check_environment(self, env: Environment) -> None:
         """Refuse by ConfigError an environment that the network does not fit; warn if it shows other groups."""
@@ -365,8 +364,8 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         shown = tuple(name for name, _ in inputs.groups)
         if trained_on != shown:
             logger.warning(
-                "%s was trained on group '%s', which is not here, and is shown '%s'; that both mean the same is "
-                "for you to know",
+                "%s was trained on group '%s', which this environment lacks, and gets '%s'; check that both mean the "
+                "same",
                 self._trained.file,
                 "', '".join(trained_on),
                 "', '".join(shown),
@@ -379,7 +378,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         stated, shown = self._trained.network.stated_terms, [term for _, group in inputs.groups for term in group]
         # The file states the same terms in another order, which sizes alone do not show.
         is_other = stated is not None and list(stated) != shown and sorted(stated) == sorted(shown)
-        order = f"{self._trained.file} takes {', '.join(stated or ())} in this order, and is shown {', '.join(shown)}"
+        order = f"{self._trained.file} takes {', '.join(stated or ())} in this order, but gets {', '.join(shown)}"
         return Connections(
             action_names=self._trained.network.stated_actions,
             notes=(order,) if is_other else (),
@@ -400,7 +399,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
                 sizes = {term: prod(spec.shape) for term, spec in terms.items()}
                 listed = ", ".join(f"{term} {size}" for term, size in sizes.items())
                 shown.append(f"group '{name}' with {sum(sizes.values())} numbers ({listed})")
-            message = f"the network takes {network.num_inputs} numbers, this environment would show it "
+            message = f"the network takes {network.num_inputs} numbers, this environment gives "
             problems.append(Problem(message + " and ".join(shown)))
         if not problems:
             # Ask about one env slot of zeros.
@@ -412,13 +411,13 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
                 # An exported program may raise any error; for a rebuilt network the sizes were compared before.
                 reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
                 message = (
-                    f"the network cannot be asked about {inputs.size} numbers: {reason[0]}; it has to take one float32 "
-                    f"tensor (batch, {inputs.size}) and give one (batch, {shape[0]})"
+                    f"the network fails on {inputs.size} numbers: {reason[0]}; it must take one float32 tensor "
+                    f"(batch, {inputs.size}) and return one (batch, {shape[0]})"
                 )
                 raise ConfigError(message, file=str(self._trained.file)) from error
             given = answer.mean.shape[1:]
             if given != shape and answer.mean.dim() > 2:
-                message = f"the network gives (batch, {', '.join(map(str, given))}), and is to give one action, "
+                message = f"the network gives (batch, {', '.join(map(str, given))}), and must give one action, "
                 message += f"(batch, {shape[0]}); ActionChunkScheduler plays chunks in a policy of your own"
                 problems.append(Problem(message))
             elif given != shape:

@@ -368,7 +368,7 @@ def _with_plan(env: Any, refusal: type[ArenaError]) -> Simulated:
     if hasattr(env, "backend") and name in TASKS:
         return env
     if name is None:
-        raise refusal("the scripted policy drives an arm in a simulation, and this environment shows none")
+        raise refusal("the scripted policy needs a simulated arm, which this environment does not have")
     raise refusal(f"the scripted policy has no plan for '{name}'; it has plans for {', '.join(TASKS)}")
 
 

@@ -177,8 +177,8 @@ JOBS: tuple[Column[evidence.JobEvidence], ...] = (
            "behind a server that does not report it"),
     Column("seed", "Int64", lambda job: job.job.config.seed, "seed of the job"),
     Column("status", "string", lambda job: str(job.status),
-           "`completed`, `failed`, `interrupted` (stopped, or its rank died), `missing` (no files), `skipped` (by the "
-           "job file)", show=Show.CONSOLE),
+           "`completed`, `failed`, `interrupted` (by a signal, or its rank died), `missing` (no files), `skipped` "
+           "(by the job file)", show=Show.CONSOLE),
     Column("planned", "Int64", lambda job: job.planned,
            "episodes to run; empty for a job limited by steps"),
     Column("episodes", "Int64", lambda job: len(job.lines), "finished episodes, errors included", show=Show.CONSOLE,
@@ -223,7 +223,7 @@ JOBS: tuple[Column[evidence.JobEvidence], ...] = (
            "the job was never built"),
     Column("plan_because", "string", lambda job: job.promise[1], "the reason for `plan`, in one line"),
     Column("policy_batch", "Int64", lambda job: max(job.said("policy_batch"), default=None),
-           "env slots in one call of the policy, [filled up](../concepts/batches.md#places-in-a-batch) for `bitwise`; "
+           "env slots in one call of the policy, [padded](../concepts/batches.md#places-in-a-batch) for `bitwise`; "
            "empty if env slots never influence each other, or if unknown"),
     Column("error", "string", lambda job: job.failed.error if job.failed else job.failure_by_errors,
            "the cause of a failure: an exception, or the error [of its "

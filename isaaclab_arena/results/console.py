@@ -258,7 +258,7 @@ def print_summary(
     console.print(chosen_table(merged, columns) if columns else console_table(merged, console.width))
     hidden = len(merged.jobs) - MAX_JOBS_SHOWN
     if hidden > 0:
-        console.print(Text(f"... and {hidden:,} jobs more, all of which are in results.csv"), soft_wrap=True)
+        console.print(Text(f"... and {hidden:,} more jobs, all in results.csv"), soft_wrap=True)
     if len(merged.suites):
         # One line per suite: the mean of its tasks, the rate over all episodes, and errors.
         of_suites = [each for each in SUITES if Show.CONSOLE in each.show]
@@ -275,7 +275,7 @@ def print_summary(
     answers = [*map(in_words, merged.answers)]
     if answers:
         jobs = ", ".join(dict.fromkeys(job for answer in merged.answers for job in answer.question.jobs))
-        answers += [f"intervals of {jobs}: anytime-valid, that is right although the run looked after every episode"]
+        answers += [f"intervals of {jobs} are anytime-valid: they hold although the run looked after every episode"]
         if beyond := sum(row["episodes_beyond"] for row in merged.rows):
             ahead = "episodes had begun before the decision was known; they are kept and do not count"
             answers += [f"{beyond} {ahead}"]
@@ -285,7 +285,7 @@ def print_summary(
         + (
             f" (traceback in {plain(row['traceback_file'])})"
             if row["traceback_file"] is not None
-            else " (--resume --retry_errors plays them again)"
+            else " (resume with --retry_errors runs them again)"
             if row["errors"]
             else ""
         )
@@ -294,7 +294,7 @@ def print_summary(
     ]
     # Order of the lines: context first, then answers, caveats, failures, defects of the files, and places.
     styled = (
-        ("yellow", [f"{limit_in_words(limit)}: not the job file's numbers"] if isinstance(limit, int) else []),
+        ("yellow", [f"{limit_in_words(limit)}, not as many as the job file has"] if isinstance(limit, int) else []),
         ("", context),
         ("bold", answers),
         ("yellow", caveats(merged)),
@@ -323,7 +323,7 @@ def caveats(merged: Tables) -> list[str]:
         does_nothing = {each.name: each.policy_type.endswith(("zero_action", "ZeroActionPolicy")) for each in configs}
         others = [plain(name) for name, is_idle in does_nothing.items() if not is_idle]
         more = f" and {len(others) - _MAX_OTHERS_SHOWN} others" if len(others) > _MAX_OTHERS_SHOWN else ""
-        beside = f"; read the rates of {', '.join(others[:_MAX_OTHERS_SHOWN])}{more} beside that" if others else ""
+        beside = f"; compare the rates of {', '.join(others[:_MAX_OTHERS_SHOWN])}{more} with that" if others else ""
         lines += [
             f"* job '{plain(name)}': a policy that does nothing succeeds in {rows[name]['successes']} of "
             f"{rows[name]['episodes']} episodes of its environment{beside}"
@@ -336,24 +336,24 @@ def caveats(merged: Tables) -> list[str]:
     many = sorted((each for each in shares if each[0] > MANY_SATURATED), key=lambda each: -each[0])
     if many:
         told = ", ".join(f"{100 * share:.0f} % in job '{name}'" for share, name in many[:_MAX_INDICES_SHOWN])
-        more = f" and much in {len(many) - _MAX_INDICES_SHOWN} others" if len(many) > _MAX_INDICES_SHOWN else ""
+        more = f" and many in {len(many) - _MAX_INDICES_SHOWN} others" if len(many) > _MAX_INDICES_SHOWN else ""
         lines.append(f"* action entries at or beyond their bounds: {told}{more}")
     for known in merged.rows:
         if JobResultStatus(known["status"]) is JobResultStatus.COMPLETED and not known["episodes"] and known["cut"]:
             lines.append(
-                f"* job '{plain(known['name'])}': no episode ended within its control steps, so nothing is rated; "
-                f"{known['cut']} were under way: give more steps, or num_episodes"
+                f"* job '{plain(known['name'])}': no episode ended within its control steps, so there is no success "
+                f"rate; {known['cut']} were running: give more steps, or num_episodes"
             )
         if known["retried"]:
             lines.append(
-                f"* job '{plain(known['name'])}': {known['retried']} episodes count that had ended in an error before "
-                "and were run again (--retry_errors); what fails by chance gets more chances that way"
+                f"* job '{plain(known['name'])}': {known['retried']} episodes count that ended in an error at first "
+                "and ran again (--retry_errors); a random failure gets another chance that way"
             )
         if known["rerun"]:
             times = "once" if known["rerun"] == 1 else f"{known['rerun']} times"
             lines.append(
-                f"* job '{plain(known['name'])}': its episodes ran anew with something else than before (--rerun), "
-                f"{times}; those of before do not count and are in set_aside/"
+                f"* job '{plain(known['name'])}': its episodes ran again after a change (--rerun), {times}; the "
+                "earlier ones are in set_aside/ and do not count"
             )
         if told := evidence.repeats_in_words(known):
             lines.append(f"* job '{plain(known['name'])}': {told}")
@@ -362,8 +362,8 @@ def caveats(merged: Tables) -> list[str]:
         name, low, high = plain(known["name"]), known["success_rate_lower_bound"], known["success_rate_upper_bound"]
         if known["cut"] and known["planned"] is None:
             lines.append(
-                f"* job '{name}': {known['cut']} episodes were under way at its last step and do not count; "
-                "those that finished are the short ones, so the rate may be biased"
+                f"* job '{name}': {known['cut']} episodes were running at its last step and do not count; the "
+                "finished ones are the shorter ones, so the rate may be biased"
             )
         if (known["errors"] or known["missing"]) and low is not None and high is not None:
             lines.append(f"* job '{name}': {_with_bounds(known, 'the rate', low, high)}")
@@ -373,8 +373,7 @@ def caveats(merged: Tables) -> list[str]:
 def _with_bounds(row: Mapping[str, Any], rate: str, low: float, high: float) -> str:
     """Return the number of uncounted episodes in words, with the bounds of the rate."""
     left_out = f"{row['errors']} errors and {row['missing'] or 0} missing episodes"
-    bounds = f"{100 * low:.1f} % if they are counted as failures, {100 * high:.1f} % as successes"
-    return f"{left_out} do not count; {rate} is {bounds}"
+    return f"{left_out} do not count; with them, {rate} lies between {100 * low:.1f} % and {100 * high:.1f} %"
 
 
 def _early_ends(merged: Tables) -> Iterator[str]:
@@ -387,8 +386,8 @@ def _early_ends(merged: Tables) -> Iterator[str]:
     for job, solved, first, number in by_job.itertuples():
         if solved:
             yield (
-                f"job '{plain(job)}': {solved} of {number} episodes were solved where they started; "
-                "these are errors of the task, and say nothing of the policy"
+                f"job '{plain(job)}': {solved} of {number} episodes were solved at their start; these are errors of "
+                "the task, not of the policy"
             )
         if first >= MANY_EARLY_ENDS * number:
             yield f"job '{plain(job)}': {first} of {number} episodes ended in their first step"
@@ -399,7 +398,7 @@ def _caveats_of_suites(merged: Tables) -> Iterator[str]:
     for row in records(merged.suites):
         name = plain(row["name"])
         if row["mean_rate"] is None and row["scored"]:
-            yield f"* suite '{name}': not every task has an episode that says whether it succeeded, so there is no mean"
+            yield f"* suite '{name}': some tasks have no episode with a known outcome, so there is no mean"
         elif row["mean_rate"] is not None and (row["errors"] or row["missing"]) and row["mean_lower_bound"] is not None:
             low, high = row["mean_lower_bound"], row["mean_upper_bound"]
             yield f"* suite '{name}': {_with_bounds(row, 'the mean of its tasks', low, high)}"
@@ -410,10 +409,10 @@ def _caveats_of_suites(merged: Tables) -> Iterator[str]:
 def describe_missing(missing: MissingEpisodes) -> str:
     """Return one line on the missing episodes of a job, with its rank."""
     rank = "" if missing.rank is None else f" on rank {missing.rank}"
-    where = f"job '{plain(missing.job)}'{rank}"
+    job, state = f"job '{plain(missing.job)}'{rank}", missing.status.in_words
     if not missing.episode_indices:
-        return f"incomplete: {where} is {missing.status}"
+        return f"incomplete: {job} {state}"
     number = len(missing.episode_indices)
     shown = ", ".join(map(str, missing.episode_indices[:_MAX_INDICES_SHOWN]))
     more = ", …" if number > _MAX_INDICES_SHOWN else ""
-    return f"missing: {where} lacks {number} episode{'s' if number > 1 else ''} ({shown}{more}); it is {missing.status}"
+    return f"missing: {job} lacks {number} episode{'s' if number > 1 else ''} ({shown}{more}); it {state}"

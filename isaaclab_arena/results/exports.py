@@ -37,7 +37,7 @@ def export_arena(run: Path, output: Path) -> list[str]:
     status = {str(row["name"]): JobResultStatus(row["status"]) for row in merged.rows}
     jobs = [job for job in merged.plan.jobs if status[job.name] is not JobResultStatus.SKIPPED]
     if not jobs:
-        raise ConfigError(f"{run} has no job that was to run")
+        raise ConfigError(f"{run} has no job to export: all are skipped")
     policies = {job.name: job.config.policy_type.replace(":", ".").rpartition(".")[2] for job in jobs}
     result: dict[str, Any] = {}
     for job in jobs:
@@ -102,7 +102,7 @@ def export_arena(run: Path, output: Path) -> list[str]:
     repeated = {str(row["name"]): repeats_in_words(row) for row in merged.rows}
     notes += [f"job '{name}': {words}" for name, words in repeated.items() if words]
     failed = [job.name for job in jobs if status[job.name] is not JobResultStatus.COMPLETED]
-    return [*notes, *(f"job '{name}' is {status[name]}, which Isaac Lab Arena calls failed" for name in failed)]
+    return [*notes, *(f"job '{name}' {status[name].in_words}, and so is failed for Isaac Lab Arena" for name in failed)]
 
 
 def _rebuilds_of(job: PlanEntry, lines: Sequence[CommitLine]) -> dict[int, list[tuple[CommitLine, dict[str, Any]]]]:
@@ -304,7 +304,7 @@ def export_rerun(run: Path, output: Path, *, jobs: Sequence[str] = ()) -> Iterat
             del episode
         num_episodes += len(found)
         if found:
-            yield f"{output / name}: episodes {len(found)}; look with: rerun {output / name}"
+            yield f"{output / name}: episodes {len(found)}; open with: rerun {output / name}"
         yield from problems
     if not num_episodes:
         raise ConfigError(Problem("holds no recorded episode; run without --no_dataset", file=str(run)))

@@ -116,10 +116,10 @@ class JobEvidence:
         attempts = ", ".join(map(str, self.unknown_attempts))
         drawn_with = {(said.get("MUJOCO_GL"), said.get("renderer")) for said in self.said("simulated_by") if said}
         reasons = {
-            f"no file says with which versions and on which machine attempt {attempts} ran": bool(attempts),
-            "starts of the program had other versions or another kind of machine": not self.same_conditions,
+            f"the versions and the machine of attempt {attempts} are unknown": bool(attempts),
+            "attempts had different versions or kinds of machine": not self.same_conditions,
             "an episode was finished twice, with different results": not indices.isdisjoint(self.log.unequal_episodes),
-            "ranks asked the policy on batches of different sizes": len({*self.said("policy_batch")}) > 1,
+            "ranks used different batch sizes": len({*self.said("policy_batch")}) > 1,
             "ranks ran it on different processors": len({*self.said("processor")}) > 1,
             "ranks ran it on different kinds of device": len({*self.said("device_kind")}) > 1,
             "ranks drew its pictures with different kinds of OpenGL": len(drawn_with) > 1,
@@ -282,8 +282,8 @@ def repeats_in_words(row: Mapping[str, Any]) -> str | None:
     scored = row["scored"] if "scored" in row else scored_episodes(row)
     if distinct == scored:
         return None
-    different = "all of the same conditions" if distinct == 1 else f"{distinct} different conditions"
-    return f"{scored} scored episodes, {different}: intervals are those of a sample of conditions"
+    different = "1 condition" if distinct == 1 else f"{distinct} different conditions"
+    return f"{scored} scored episodes of {different}: intervals count conditions, not episodes"
 
 
 def of_conditions(distinct: int | None, scored: int) -> str:

@@ -342,7 +342,7 @@ def in_words(answer: Answer) -> str:
     )
     if answer.verdict is None:
         state = "undecided after" if answer.is_final else "open after"
-        return f"{question.name}: {state} {of_all} (e = {evidence}, {needed} decides)"
+        return f"{question.name}: {state} {of_all} (e = {evidence}, decided at {needed})"
     late = ", by a later step of Holm's method" if answer.is_late else ""
     verdict = verdict_in_words(question, answer.verdict)
     return f"{question.name}: decided after {of_all}{late}: {verdict} (e = {evidence})"
@@ -376,4 +376,4 @@ def what_does_not_count(answer: Answer) -> str | None:
     if answer.repeated:
         parts.append(f"{answer.repeated} repeat the conditions of an earlier one")
     told = ", ".join([*parts[:-2], " and ".join(parts[-2:])])
-    return f"{answer.question.name}: of its episodes {told}; they do not count" if parts else None
+    return f"{answer.question.name}: episodes that do not count: {told}" if parts else None

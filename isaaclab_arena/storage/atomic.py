@@ -159,7 +159,7 @@ def append_line(descriptor: int, line: str, path: Path) -> None:
 
 def _refuse_existing(path: Path, *, overwrite: bool) -> None:
     if not overwrite and path.exists():
-        raise FileThereError(f"{path} exists already and is not written over")
+        raise FileThereError(f"{path} exists already and is not overwritten")
 
 
 # Set files aside: they move to a directory such as ``set_aside/`` of a job.

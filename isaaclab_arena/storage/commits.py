@@ -290,7 +290,7 @@ def contradiction(line: CommitLine, attributes: Mapping[str, object]) -> str | N
         try:
             carried = parse_line(str(text))
         except ValueError:
-            return "its recording holds a commit line that is none"
+            return "its recording holds an invalid commit line"
         # The place of a recording may change.
         names = {name: key for name, key in _KEY_OF.items() if name not in ("dataset_file", "episode_file")}
         compared += [(key, getattr(line, name), getattr(carried, name)) for name, key in names.items()]

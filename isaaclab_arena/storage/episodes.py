@@ -156,7 +156,7 @@ class OpenRecording:
         self._expanded_bytes = FREE_EXPANSION_BYTES + MAX_EXPANSION * file_bytes
         data = member(file.id, DATA_GROUP.encode())
         if not isinstance(data, h5py.h5g.GroupID):
-            raise DamagedFileError(f"{path} is no recording: it has no group /{DATA_GROUP}")
+            raise DamagedFileError(f"{path} is not a recording: it has no group /{DATA_GROUP}")
         self.data: h5py.h5g.GroupID = data
 
     def group(self, episode_index: int) -> h5py.h5g.GroupID:
@@ -539,8 +539,9 @@ def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:
 
 
 def in_words(indices: Iterable[int]) -> str:
-    """Format indices for messages: ``demo_0 to demo_4, demo_7``."""
-    return named_in_words(indices, layout.demo_name)
+    """Format indices for messages: ``episodes 0 to 4, 7``."""
+    found = [*indices]
+    return f"episode{'' if len(found) == 1 else 's'} {named_in_words(found)}"
 
 
 def recorded_without_arrays(

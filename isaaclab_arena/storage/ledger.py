@@ -45,9 +45,7 @@ def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Pa
         if path.exists() and not path.is_dir():
             raise ConfigError(Problem(f"'{path}' is a file; name a directory", key="--output_dir"))
         if not holds_no_run(path):
-            way_out = (
-                "go on with that run by isaaclab-arena resume, or " if (path / layout.RUN_PLAN_FILE).is_file() else ""
-            )
+            way_out = "resume it with isaaclab-arena resume, or " if (path / layout.RUN_PLAN_FILE).is_file() else ""
             message = f"'{path}' is not empty; {way_out}name a new directory, or use --output_base_dir"
             raise ConfigError(Problem(message, key="--output_dir"))
 
@@ -235,7 +233,7 @@ def read_run_plan(output_directory: Path) -> RunPlan:
     path = output_directory / layout.RUN_PLAN_FILE
     if not path.is_file():
         is_lost = (output_directory / layout.PLAN_COPY_FILE).is_file()
-        what = "it is lost; isaaclab-arena recover brings it back" if is_lost else "it is not the output of a run"
+        what = "it is lost; isaaclab-arena recover restores it" if is_lost else "it is not the output of a run"
         message = f"holds no {layout.RUN_PLAN_FILE}: {what}{'' if is_lost else near_run(output_directory)}"
         raise ConfigError(Problem(message, file=str(output_directory)))
     try:
@@ -246,7 +244,7 @@ def read_run_plan(output_directory: Path) -> RunPlan:
             read_plan_copy(output_directory)
         except ConfigError:
             raise error from None
-        mend = Problem("isaaclab-arena recover brings it back from its copy", file=str(path))
+        mend = Problem("isaaclab-arena recover restores it from its copy", file=str(path))
         raise ConfigError([*error.problems, mend]) from error
 
 
@@ -325,7 +323,7 @@ def settle(job_directory: Path, policy_batch: int) -> int:
 
 _ATTEMPT_FILE = re.compile(r"attempt_([1-9]\d{0,5})\.json", re.ASCII)
 
-INSTEAD_OF_ATTEMPT = "run.json and the recordings say with which versions it ran"
+INSTEAD_OF_ATTEMPT = "run.json and the recordings hold the versions"
 """The source of the facts that a damaged attempt's file has lost, for messages."""
 
 
@@ -679,12 +677,17 @@ def read_job_reports(
 class JobResultStatus(StrEnum):
     """The state of a job, according to its files."""
 
-    # INTERRUPTED: stopped, or its rank died after the begin. MISSING: no trace. SKIPPED: excluded by the job file.
+    # INTERRUPTED: by a signal, or its rank died after the begin. MISSING: no trace. SKIPPED: excluded by the job file.
     COMPLETED = "completed"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
     MISSING = "missing"
     SKIPPED = "skipped"
+
+    @property
+    def in_words(self) -> str:
+        """The state as a verb, for a sentence about a job."""
+        return {"interrupted": "was interrupted", "missing": "never started", "skipped": "was skipped"}.get(self, self)
 
 
 def job_standing(
@@ -784,7 +787,7 @@ class RunVerification:
     num_episodes: int  # finished episodes whose files were checked
     problems: tuple[str, ...]  # defects of the run's files
     episodes: tuple[EpisodeVerification, ...]  # episodes that ran again
-    is_sound: bool  # the files are whole and no episode differs
+    is_sound: bool  # the files are whole and no episode differs unexpectedly
     schema_version: int = SCHEMA_VERSION
 
     def in_words(self) -> str:
@@ -792,12 +795,12 @@ class RunVerification:
         findings = [f"the files of {self.num_episodes:,} episodes are whole"]
         if self.problems:
             first, *others = self.problems
-            findings = [f"wrong with the files: {first}" + (f", and {len(others)} more" if others else "")]
+            findings = [f"defects in the files: {first}" + (f", and {len(others)} more" if others else "")]
         bitwise = [each for each in self.episodes if each.is_bitwise]
         ended = [each for each in self.episodes if each.is_same and not each.is_bitwise]
         if not self.episodes:
             findings.append("no episode ran again")
-        again, most = f"{len(bitwise)} of {len(self.episodes)} episodes ran again bitwise the same", 12
+        again, most = f"{len(bitwise)} of {len(self.episodes)} episodes repeated bit for bit", 12
         for said, episodes in ((again, bitwise), (f"{len(ended)} ended the same", ended)):
             by_job: dict[str, list[str]] = {}
             for each in episodes[:most]:

@@ -63,7 +63,7 @@ def consolidate_leftovers(job_directory: Path, job: str) -> tuple[list[str], str
                 if read_checksums(path, [index]) == [line.checksum]:
                     parts[dataset_named_by(line)].append(path)
                     continue
-        notes.append(f"job '{job}': {path} is not what a commit line says; it stays where it is")
+        notes.append(f"job '{job}': {path} does not match a commit line; it stays where it is")
     notes += consolidate_parts(job_directory, job, parts)
     recorded = {index for path in ledger.datasets(job_directory, job) for index in list_episodes(path)}
     # An error stands without its recording; see `Diagnosis.lost`.
@@ -71,7 +71,7 @@ def consolidate_leftovers(job_directory: Path, job: str) -> tuple[list[str], str
         index for index, line in lines.items() if line.checksum is not None and line.outcome is not Outcome.ERROR
     }
     lost = sorted(counted - recorded)
-    loss = f"the recordings of {in_words(lost)} are damaged or gone since they finished; resume to run them again"
+    loss = f"the recordings of {in_words(lost)} are damaged or gone; resume to run them again"
     return notes, loss if lost else None
 
 
@@ -136,7 +136,7 @@ def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) 
                     copy = replace(copy, checksum=int(found["checksum"]), attributes=found)
                 copies[index].append(copy)
     except StorageError as error:
-        way_out = "if that stays so, move the file away, and the episodes that it holds run again"
+        way_out = "if that persists, move the file away, and its episodes run again"
         raise StorageError(f"{error}; {way_out}") from error
     return copies, unreadable
 
@@ -270,7 +270,7 @@ def _diagnose(diagnosis: Diagnosis, line: CommitLine | None, copies: Sequence[Re
         if is_kept or is_evidence:
             continue
         if line is None or copy.checksum != line.checksum:
-            reason = "it is not what its commit line says"
+            reason = "it does not match its commit line"
         elif adopted is None:
             reason = "it ended in an error and runs again"
         else:
@@ -335,15 +335,15 @@ def repair_job(job_directory: Path, diagnosis: Diagnosis) -> list[str]:
                     kept.append(text)
         if len(kept) < len(lines):
             atomic.keep_aside(path, aside)
-            notes.append(f"took lines out of {path.name}: {len(lines) - len(kept)}; as it was, it is in {aside.name}")
+            notes.append(f"removed {len(lines) - len(kept)} lines from {path.name}; the original is in {aside.name}")
         if torn or len(kept) < len(lines):
             atomic.write_bytes(path, b"".join(text + b"\n" for text in kept), overwrite=True)
 
     if runs_again := diagnosis.withdrawn - diagnosis.finished:
         episodes = in_words(sorted(runs_again))
-        notes.append(f"{episodes} had a commit line, but has no recording that fits it; not finished")
+        notes.append(f"{episodes} had a commit line but no matching recording, and will run again")
     if diagnosis.lost:
-        stands = "the error stands, --retry_errors runs it again"
+        stands = "the error still counts; --retry_errors runs it again"
         notes.append(f"{in_words(diagnosis.lost)} ended in an error, and the recording is lost; {stands}")
 
     for path, reason in diagnosis.unreadable:
@@ -372,7 +372,7 @@ def set_job_aside(job_directory: Path, job: str, *, attempt: int, why: str) -> l
     for path in files:
         atomic.move_aside(path, directory)
     atomic.remove_if_empty(job_directory / layout.EPISODES_DIRECTORY)
-    return [f"job '{job}': {why}; it starts anew, see {directory}"]
+    return [f"job '{job}': {why}; it starts again, the old files are in {directory}"]
 
 
 def _discard(discarded: Sequence[tuple[RecordedCopy, str | None]], aside: Path) -> Iterator[str]:

@@ -445,7 +445,7 @@ class TrackedSeries:
         self._thread.start()
         self._thread.join(self._longest_wait_s)
         if self._thread.is_alive():
-            _LOG.warning("services have not taken the curve after %.0f s, and the watch goes on", self._longest_wait_s)
+            _LOG.warning("services have not accepted the curve after %.0f s; the watch continues", self._longest_wait_s)
 
     def _send(self, run: TrackedRun, points: Sequence[CheckpointMeasures]) -> None:
         """Send each service the points that it lacks, and record them."""
@@ -467,7 +467,7 @@ class TrackedSeries:
                 kept = {**told.points, name: tuple(together.values())}
                 write_text(self._record, json_text(replace(told, points=kept)), overwrite=True)
             except Exception as error:  # noqa: BLE001  a service's library may fail in any way, and no watch ends for it
-                _LOG.warning("%s has not taken the curve, and the watch goes on: %s", name, first_line(error))
+                _LOG.warning("%s has not accepted the curve; the watch continues: %s", name, first_line(error))
                 continue
             if not known:
                 _LOG.info("%s: %s", name, where)

@@ -57,7 +57,7 @@ class OpenedTracker:
             self.place = say(self._tracker)
         except Exception as error:  # noqa: BLE001  a service's library may fail in any way, and no run ends for it
             self.failure, self.place = first_line(error), None
-            _LOG.warning("%s gets no more results of this run, which goes on: %s", self.name, self.failure)
+            _LOG.warning("%s gets no more results of this run, which continues: %s", self.name, self.failure)
 
 
 class WatchedRun:
@@ -207,7 +207,7 @@ def live_tracking(
                 pause_s = max(interval_s, min(wanted_s, 60.0))
             watched.finish()
         except Exception as error:  # noqa: BLE001  the results are on disk; a tracker's error must not end the run
-            _LOG.warning("tracking has stopped, and the run goes on: %s", first_line(error))
+            _LOG.warning("tracking failed, and the run continues: %s", first_line(error))
         for tracker in trackers:
             if tracker.place is not None:
                 _LOG.info("%s: %s", tracker.name, tracker.place)
@@ -220,7 +220,7 @@ def live_tracking(
         closing.set()
         thread.join(longest_close_s)
         if thread.is_alive():
-            _LOG.warning("tracking has not ended after %.0f s and is left behind", longest_close_s)
+            _LOG.warning("tracking is not finished after %.0f s; it is given up", longest_close_s)
 
 
 # Send a finished run, or the existing part of one, to a tracker.
@@ -233,7 +233,7 @@ def export_to(name: TrackerName, run: Path, output: Path) -> list[str]:
     tracker = OpenedTracker(name, partial(open_tracker, name, tracked_run(run, plan, output)))
     WatchedRun(run, plan, [tracker]).finish()
     if tracker.failure is not None:
-        raise ArenaError(f"{name} did not take the run: {tracker.failure}")
+        raise ArenaError(f"{name} did not accept the run: {tracker.failure}")
     return [tracker.place or ""]
 
 

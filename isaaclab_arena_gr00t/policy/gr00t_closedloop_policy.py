@@ -72,7 +72,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
     ) -> Mapping[str, np.ndarray]:
         """Ask as `query` does, for actions that continue `going_on`; PolicyError if unsupported."""
         del observation, noise_seeds, going_on
-        raise PolicyError(f"{self.name} cannot be given actions to go on from")
+        raise PolicyError(f"{self.name} cannot continue given actions")
 
     @abstractmethod
     def modality_config(self) -> Mapping[str, gr00t_config.Modality]:
@@ -363,8 +363,8 @@ _SAME_ROBOT = (
 """Names of the same robots in GR00T N1.6 and N1.7, where they differ."""
 
 _SHARES_NOISE = (
-    f"the model package does not say that it honours options['{NOISE_SEEDS}'], so a row's noise depends on "
-    "the rows that share its query; a package that does lists it in Gr00tPolicy.honoured_options"
+    f"the model package does not declare that it honours options['{NOISE_SEEDS}'], so a row's noise depends on the "
+    "rows that share its query; a package that does lists it in Gr00tPolicy.honoured_options"
 )
 
 CPU_SLOTS_PER_QUERY = 4

@@ -126,8 +126,9 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         if not all(isinstance(found.get(name), StatedModality) for name in _MODALITIES):
             self.close()
             raise PolicyError(
-                f"the policy server does not say what its model takes and gives: {', '.join(_MODALITIES)} are due, "
-                f"it answered {in_words(answer)}; make sure that remote_host and remote_port name the right one"
+                "the policy server does not describe its model's inputs and outputs: expected "
+                f"{', '.join(_MODALITIES)}, it answered {in_words(answer)}; make sure that remote_host and "
+                "remote_port name the right one"
             )
         self._modalities: Mapping[str, Any] = {name: found[name] for name in _MODALITIES}
 

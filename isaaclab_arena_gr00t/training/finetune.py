@@ -275,11 +275,11 @@ class TrainingRun:
                     # A checkpoint for evaluation only has no training state.
                     path = directory / name / STATE_FILE
                     if not path.is_file():
-                        raise ConfigError(f"{directory / name} holds no {STATE_FILE} to go on from", key="--resume")
+                        raise ConfigError(f"{directory / name} holds no {STATE_FILE} to resume from", key="--resume")
                     self._trainer.load_state(dict(read_checkpoint(path)))
                     # No rank may wait in a collective for one that could not read it.
-                    self._ranks.gather("state to go on from", "read")
-                    _LOG.info("going on from %s", directory / name)
+                    self._ranks.gather("state to resume from", "read")
+                    _LOG.info("resuming from %s", directory / name)
             elif is_rank_zero:
                 began = {"command_line": list(self._command_line), "working_directory": str(Path.cwd())}
                 atomic.write_text(directory / _TRAINING_FILE, atomic.json_text({**self._asked, **began}))
@@ -369,7 +369,7 @@ def _check_directory(options: FinetuneOptions, asked: Mapping[str, Any]) -> None
     path = directory / _TRAINING_FILE
     if options.resume:
         if not path.is_file():
-            raise ConfigError(f"'{directory}' holds no {_TRAINING_FILE} to go on with", key="--resume")
+            raise ConfigError(f"'{directory}' holds no {_TRAINING_FILE} to resume from", key="--resume")
         before = json.loads(path.read_text(encoding="utf-8"))
         changed = [
             Problem(f"was {before.get(key)} when the run began, now {value}", file=str(directory), key=key)
@@ -378,7 +378,7 @@ def _check_directory(options: FinetuneOptions, asked: Mapping[str, Any]) -> None
         ]
         refuse(changed)
     elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        message = f"'{directory}' is not empty; go on with --resume, or name a new directory"
+        message = f"'{directory}' is not empty; resume with --resume, or name a new directory"
         raise ConfigError(message, key="--output_dir")
 
 

@@ -149,7 +149,7 @@ def test_a_robot_that_is_edited_while_a_run_goes_on_fails_the_jobs_that_read_it_
     results = arena.evaluate(tmp_path / "jobs.json", output_dir=tmp_path / "run")
     assert results.jobs["status"].tolist() == ["completed", "completed", "failed"]
     error = results.jobs["error"].tolist()[-1]
-    assert "it changed while the run went on" in error
+    assert "it changed during the run" in error
     assert "--resume --rerun reads_it" in error
 
 

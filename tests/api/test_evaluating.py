@@ -149,7 +149,7 @@ def test_a_run_goes_on_with_the_same_policy_and_with_no_other(tmp_path):
     arena.evaluate(policy=policy, **asked)
     assert arena.evaluate(policy=policy, resume=True, **asked).complete
     policy.gain = 2.0
-    with pytest.raises(arena.ConfigError, match="evaluates something else than when its episodes ran"):
+    with pytest.raises(arena.ConfigError, match="has changed since these episodes ran"):
         arena.evaluate(policy=policy, resume=True, **asked)
 
 
@@ -161,7 +161,7 @@ def test_a_policy_of_which_nobody_knows_what_it_holds_cannot_go_on(tmp_path):
         return push(observation) + torch.rand(1, generator=generator)
 
     arena.evaluate(policy=guess, **asked)
-    with pytest.raises(arena.ConfigError, match="--resume: cannot go on with this policy"):
+    with pytest.raises(arena.ConfigError, match="--resume: cannot resume with a policy object"):
         arena.evaluate(policy=guess, resume=True, **asked)
 
 
@@ -173,14 +173,14 @@ def test_a_policy_of_which_nobody_knows_what_it_holds_cannot_go_on(tmp_path):
         ({"environment": "reach", "policy": "scriptd"}, "--policy_type: no policy called 'scriptd'"),
         ({"environment": "reach"}, "policy: is missing"),
         ({}, "environment: is missing"),
-        ({"environment": "reach", "policy": 3}, "policy: an object of type int is no policy"),
-        ({"environment": "reach", "policy": dict}, "'builtins.dict' is no policy"),
+        ({"environment": "reach", "policy": 3}, "policy: an object of type int is not a policy"),
+        ({"environment": "reach", "policy": dict}, "'builtins.dict' is not a policy"),
         ({"jobs": "none.json", "num_episode": 1}, "--num_episode: unknown option; did you mean '--num_episodes'?"),
         ({"jobs": "none.json"}, "none.json"),
         ({"jobs": "none.json", "policy": "scripted"}, "jobs: give either this or an environment and a policy"),
         ({"jobs": "none.json", "num_envs": "four"}, '--num_envs: "four"'),
         ({"jobs": "none.json", "num_ranks": 0}, "num_ranks: must be at least 1, got 0"),
-        ({"jobs": "none.json", "resume": True}, "--resume: does not say which run"),
+        ({"jobs": "none.json", "resume": True}, "--resume: names no run"),
         ({"environment": "cartpole", "policy": push, "num_ranks": 2}, "num_ranks: 'tests.api.policies.push' lives in"),
         ({"environment": "cartpole", "policy": push, "pipeline": 2}, "--pipeline: needs a policy of its own"),
     ],

@@ -115,7 +115,7 @@ def test_options_of_a_cluster_reach_the_run_of_every_checkpoint(training, capfd)
         (["training", "--eval_jobs_config", "jobs.json", "--robustness", "all"], "--robustness: would let changed"),
         (["training", "--eval_jobs_config", "odd.json"], "odd.json: job 'reach': num_episode: unknown key"),
         (["training", "--eval_jobs_config", "jobs.json", "--devise", "cpu"], "--devise: unknown option; did you mean"),
-        (["training", "--eval_jobs_config", "jobs.json", "--num_ranks", "2"], "--num_ranks: says how to use a cluster"),
+        (["training", "--eval_jobs_config", "jobs.json", "--num_ranks", "2"], "--num_ranks: has no effect without"),
     ],
     ids=["no training", "none yet", "no job file", "no jobs", "no step", "no bar", "no share", "resume", "arms",
          "all arms", "asks for arms", "a misspelt key", "a misspelt option of the runner", "options of no cluster"],

@@ -157,7 +157,10 @@ def test_a_policy_gets_the_device_of_its_rank_or_the_most_explicit_one(environ, 
         (FIVE_OF_SIX, 4, {"yaml_policy_device": "cpu"}, "LOCAL_RANK is 5 but only 4 GPUs"),
         ({}, 0, {"policy_device_id": 0}, "policy_device_id: 'cuda:0' does not exist; no CUDA device is visible"),
         ({}, 0, {"yaml_policy_device": "cuda"}, "policy_device: 'cuda' does not exist"),
-        *(({}, 4, {"policy_device_id": each}, "policy_device_id: .* is no GPU index") for each in (-1, True, 1.0, "1")),
+        *(
+            ({}, 4, {"policy_device_id": each}, "policy_device_id: .* is not a GPU index")
+            for each in (-1, True, 1.0, "1")
+        ),
     ],
 )
 def test_a_policy_without_a_device_is_refused(environ, gpus, named, message):
@@ -211,13 +214,13 @@ def test_an_index_too_large_for_torch_does_not_become_another_gpu():
             check_device_exists(f"cuda:{index}", visible_gpus=4, option="--device", environ={})
         with pytest.raises(ConfigError, match=f"policy_device_id: 'cuda:{index}' does not exist"):
             resolve_policy_device(policy_device_id=index, environ={}, visible_gpus=4)
-    with pytest.raises(ConfigError, match="--device: 'cuda:10000' is no device"):
+    with pytest.raises(ConfigError, match="--device: 'cuda:10000' is not a device"):
         check_device_exists("cuda:10000", visible_gpus=4, option="--device", environ={})
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:-1", "cuda:01", "CPU", "", "cuda:1 ", "mps", "cuda:\uff11"])
 def test_what_is_no_device_is_refused(name):
-    with pytest.raises(ConfigError, match="is no device; use cpu, cuda or"):
+    with pytest.raises(ConfigError, match="is not a device; use cpu, cuda or"):
         check_device_exists(name, visible_gpus=8, option="--device")
 
 
@@ -273,10 +276,10 @@ def test_where_no_gpu_is_visible_one_process_runs_on_the_cpu_and_says_so(text, m
         ("1", None, 1, "GPU 1 does not exist; there is 0$"),
         ("0 5 4", "2,3", 2, r"GPUs 5, 4 do not exist; there are 0 to 1 \(CUDA_VISIBLE_DEVICES is '2,3'\)"),
         ("1 0 1", None, 2, "GPU 1 is named twice"),
-        ("gpu0", None, 2, "'gpu0' is no GPU index"),
-        ("-1", None, 2, "'-1' is no GPU index"),
-        ("0 all", None, 2, "'all' is no GPU index"),
-        ("\u0661", None, 2, "'\u0661' is no GPU index"),
+        ("gpu0", None, 2, "'gpu0' is not a GPU index"),
+        ("-1", None, 2, "'-1' is not a GPU index"),
+        ("0 all", None, 2, "'all' is not a GPU index"),
+        ("\u0661", None, 2, "'\u0661' is not a GPU index"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_and_says_what_exists(text, mask, visible, message):

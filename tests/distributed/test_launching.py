@@ -125,7 +125,7 @@ def test_the_environment_says_where_logs_go_then_the_option_then_the_program(sta
     [
         ({"gpu_ids": "0", "nproc_per_node": 2}, "--nproc_per_node: excludes --gpu_ids"),
         ({"nproc_per_node": 0}, "--nproc_per_node: must be at least 1, got 0"),
-        ({"launcher": "torchrunx"}, "--launcher: says how to start several ranks; add --gpu_ids"),
+        ({"launcher": "torchrunx"}, "--launcher: has no effect on one rank; add --gpu_ids"),
         ({"gpu_ids": "2"}, "--gpu_ids: GPU 2 does not exist; there are 0 to 1"),
         ({"gpu_ids": "all", "launcher": "torchrunx"}, "--launcher: torchrunx is not installed.*GPL-3.*pip install"),
     ],
@@ -328,7 +328,7 @@ def report_of(ended, records, **given) -> str:
             ),
         ),
         # A rank that ended in good order after a signal was stopped and did not fail.
-        ({1: 143}, [], {}, "rank 1 of 2 was stopped by SIGTERM\n"),
+        ({1: 143}, [], {}, "rank 1 of 2 was ended by SIGTERM\n"),
         ({1: 137}, [], {}, "rank 1 of 2 failed with exit code 137\n"),
         # That of a rank without a word ends with its last lines.
         ({1: -11}, [], {"unseen_lines": ["Fatal"]}, "rank 1 of 2 was killed by SIGSEGV\n[rank 1] Fatal\n"),

@@ -146,7 +146,7 @@ def test_a_rank_that_gives_up_in_start_up_takes_the_others_along_at_once(tmp_pat
     """
     outputs = outputs_of_two(tmp_path, script)
     assert "ConfigError: the output directory is not empty" in outputs[0][1]
-    assert "PeerStoppedError: stopped because of rank 0: the output directory is not empty" in outputs[1][1]
+    assert "PeerStoppedError: ended because of rank 0: the output directory is not empty" in outputs[1][1]
 
 
 def test_a_missing_rank_and_a_taken_port_are_one_clear_message(monkeypatch, caplog):
@@ -160,7 +160,7 @@ def test_a_missing_rank_and_a_taken_port_are_one_clear_message(monkeypatch, capl
         with pytest.raises(DistributedError, match="the port is taken; choose another"), initialise(context):
             pass
     with (
-        pytest.raises(DistributedError, match=r"rank 1 did not say its GPU within 1 s; check that all 2 processes"),
+        pytest.raises(DistributedError, match=r"rank 1 sent no GPU within 1 s; check that all 2 processes"),
         initialise(context, timeout_s=1.0),
     ):
         pass
@@ -215,7 +215,7 @@ def test_a_silent_rank_is_named():
 def test_a_rank_that_gave_up_is_quoted():
     giving_up, waiting = ranks_in_threads(2)
     giving_up.give_up("no such job file")
-    with pytest.raises(PeerStoppedError, match="stopped because of rank 0: no such job file"):
+    with pytest.raises(PeerStoppedError, match="ended because of rank 0: no such job file"):
         waiting.agree_on("config_hash", {"config_hash": "abc"})
 
 

@@ -63,5 +63,5 @@ def test_more_env_slots_than_the_batch_holds_are_a_mistake_that_names_both(tmp_p
     path = write_jobs(tmp_path / "jobs.json", [job])
     finished = run(command("--eval_jobs_config", path, "--deterministic"), directory=tmp_path)
     assert finished.returncode == 2
-    assert "65 env slots do not fit into --policy_batch 64" in finished.stderr
+    assert "65 env slots exceed --policy_batch 64" in finished.stderr
     assert list(tmp_path.iterdir()) == [path]

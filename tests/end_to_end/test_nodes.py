@@ -81,7 +81,7 @@ def test_nodes_that_share_no_disk_are_refused_before_anything_starts(jobs, tmp_p
     outputs = [tmp_path / "first" / "out", tmp_path / "second" / "out"]
     assert exit_codes(launch_one_by_one(jobs, outputs, tmp_path)) == [2, 2]
     said = (tmp_path / "rank0.log").read_text()
-    assert f"--output_dir: rank 0 has made {outputs[0]} on " in said
+    assert f"--output_dir: rank 0 made {outputs[0]} on " in said
     assert "rank 1 on" in said
     assert "--cluster ray" in said
     assert not outputs[1].exists()

@@ -115,8 +115,8 @@ def test_when_only_rank_0_is_told_to_stop_the_table_still_holds_what_the_others_
     assert [job["status"] for job in document["jobs"]] == ["interrupted"] * 3
     # torchrun's report comes last, and with it what rank 0 said before the others had ended.
     _, report = (tmp_path / "log").read_text().split("Root Cause (first observed failure):")
-    assert "still at work when this rank ended: rank 1, 2; what they finished is in the last table above" in report
-    assert f"go on with: isaaclab-arena resume {output}" in report
+    assert "still running when this rank ended: rank 1, 2; their finished episodes are in the last" in report
+    assert f"continue with: isaaclab-arena resume {output}" in report
     assert "episodes" not in report
 
 
@@ -174,7 +174,7 @@ def test_an_interrupted_run_keeps_what_finished_and_exits_with_the_signals_code(
     assert job["status"] == "interrupted"
     assert job["episodes"] == _num_committed(output, "long", 0)
     last_line = (tmp_path / "log").read_text().splitlines()[-1]
-    assert last_line == f"go on with: isaaclab-arena resume {output}"
+    assert last_line == f"continue with: isaaclab-arena resume {output}"
 
 
 def _num_committed(output: Path, job: str, rank: int) -> int:

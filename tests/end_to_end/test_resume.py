@@ -97,7 +97,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path, undisturbed):
 def test_another_plan_is_refused_and_the_difference_shown(tmp_path, undisturbed):
     refused = evaluate(tmp_path, "--resume", undisturbed, num_episodes=11)
     assert refused.returncode == 2
-    assert f"{undisturbed}: is another run: 3 things differ" in refused.stderr
+    assert f"{undisturbed}: is a different run (3 things differ)" in refused.stderr
     assert "job 'zero': num_episodes: was 12 when the run began, now 11; a run may grow" in refused.stderr
     assert "Traceback" not in refused.stderr
 
@@ -113,7 +113,7 @@ def test_resume_without_a_directory_finds_the_run_of_the_same_jobs(tmp_path):
     found = evaluate(tmp_path, "--output_base_dir", base, "--resume", num_episodes=1)
     assert found.returncode == 0, found.stderr
     assert f"results in {older}" in found.stdout
-    assert f"{broken} is passed over: " in found.stderr
+    assert f"skipping {broken}: " in found.stderr
     shutil.rmtree(broken)
     refused = evaluate(tmp_path, "--output_base_dir", base, "--resume", num_episodes=1, seed=9)
     assert refused.returncode == 2
@@ -132,7 +132,7 @@ def test_a_finished_run_mends_its_tables_and_saves_its_conditions(tmp_path):
     arguments = ("--resume", tmp_path / "out", "--save_conditions", saved, "--record_viewport_video")
     again = evaluate(tmp_path, *arguments, num_episodes=1)
     assert again.returncode == 0, again.stderr
-    assert "results.csv did not hold what the commit record says, and is written anew" in again.stderr
+    assert "results.csv did not match the commit record, and is written again" in again.stderr
     assert "no episode runs, so none is filmed" in again.stderr
     assert table.read_bytes() == right
     assert saved.is_file()

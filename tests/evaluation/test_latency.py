@@ -361,7 +361,7 @@ def test_a_policy_that_states_no_chunks_before_it_is_built_is_not_asked_for_its_
         ((1, 1), "hold", UnstablePlant(1, None), Proportional(), "declares none"),
         ((0, 5), "chunk", ScriptedEnvironment(1), NoisyChunks(), "at most 4 steps"),
         ((4, 4), "chunk", ScriptedEnvironment(1), NoisyChunks(), None),
-        ((2, 2), "rtc", UnstablePlant(1, None), ConstantChunks(), "say chunk"),
+        ((2, 2), "rtc", UnstablePlant(1, None), ConstantChunks(), "use chunk"),
         ((8, 8), "wait", ScriptedEnvironment(1), NoisyChunks(), "has 8"),
     ],
 )

@@ -46,7 +46,7 @@ def job_of(*arguments: str, policy: str = "scripted"):
         (("lift_object", "--object", "cub"), "--object: no object called 'cub'; did you mean 'cube'?"),
         (("lift_object", "--pick_up_object", "cub"), "--pick_up_object: no object called 'cub'"),
         (("lift_object", "--speed", "fast"), '--speed: "fast" is not a number'),
-        (("--object", "lift_object"), "--object: stands right before the environment's name 'lift_object'"),
+        (("--object", "lift_object"), "--object: comes right before the environment's name 'lift_object'"),
         (("--object", "cube", "lyft_object"), "one environment is needed; name one after the options; --object took"),
         (("reach", "lift_object"), "one environment is needed; got reach lift_object"),
         (("reach", "--environment", "lift_object"), "--environment: names the environment twice"),

@@ -123,7 +123,7 @@ def test_errors_stay_as_they_are_until_they_are_asked_to_run_again(tmp_path, cap
     assert run(mended, tmp_path, resume="", retry_errors=True) == 0
     after = table(tmp_path)
     assert (after["errors"], after["retried"], after["episodes"]) == (0, before["errors"], before["episodes"])
-    assert f"{before['errors']} episodes count that had" in capsys.readouterr().out
+    assert f"{before['errors']} episodes count that ended in an error" in capsys.readouterr().out
 
     undisturbed = tmp_path / "undisturbed"
     assert run(coin_job(environment=CoinConfig()), undisturbed) == 0
@@ -139,7 +139,7 @@ def test_a_job_ends_after_equal_errors_in_a_row_until_these_are_to_run_again(tmp
     first = pd.read_csv(tmp_path / "results.csv").set_index("name").loc["broken"]
     assert (first["status"], 5 <= first["episodes"] <= 8) == ("failed", True)
     assert str(first["error"]).startswith("5 episodes in a row")
-    assert "--resume --retry_errors plays them again" in capsys.readouterr().out
+    assert "resume with --retry_errors runs them again" in capsys.readouterr().out
 
     assert run(jobs, tmp_path, assignment=assignment, max_equal_errors=5, resume="") == 1
     again = pd.read_csv(tmp_path / "results.csv").set_index("name")
@@ -280,8 +280,8 @@ def test_a_run_that_is_tracked_has_the_same_results_and_says_where_they_are_show
 # What a person is told to type after a run that is not complete.
 
 
-RESUME = "go on with: isaaclab-arena resume 'my out'"
-SAME_COMMAND = "go on with the same command and --resume 'my out'"
+RESUME = "continue with: isaaclab-arena resume 'my out'"
+SAME_COMMAND = "continue with the same command and --resume 'my out'"
 TORCHRUN = {"launched_by_torchrun": True, "world_size": 2, "local_world_size": 2}
 
 
@@ -293,7 +293,7 @@ TORCHRUN = {"launched_by_torchrun": True, "world_size": 2, "local_world_size": 2
         (("eval_runner",), ("RANK",), TORCHRUN, RESUME),
         (("eval_runner",), ("RANK",), {**TORCHRUN, "world_size": 4}, SAME_COMMAND),
         (("eval_runner",), ("RANK",), {}, SAME_COMMAND),
-        ((), (), {}, "go on with --resume 'my out'"),
+        ((), (), {}, "continue with --resume 'my out'"),
     ],
     ids=["one process", "launcher of its own", "torchrun", "torchrun on nodes", "scheduler", "called from Python"],
 )
@@ -307,7 +307,7 @@ def test_the_line_after_an_incomplete_run_says_what_resumes_it(typed, variables,
 def test_what_resumes_a_run_is_no_option_and_still_tries_errors_again():
     request = request_of(command_line=("eval_runner",), retry_errors=True)
     line = how_to_go_on(request, Path.cwd() / "-out", DistributedContext())
-    assert line == "go on with: isaaclab-arena resume ./-out --retry_errors"
+    assert line == "continue with: isaaclab-arena resume ./-out --retry_errors"
 
 
 def test_the_command_after_the_table_of_an_incomplete_run_resumes_it(tmp_path, monkeypatch, capsys):
@@ -318,7 +318,7 @@ def test_the_command_after_the_table_of_an_incomplete_run_resumes_it(tmp_path, m
     assert main(["--eval_jobs_config", "my jobs.json", "--output_dir", "out"]) == 1
     last_line = capsys.readouterr().out.splitlines()[-1]
     told, _, line = last_line.partition(": ")
-    assert told == "go on with"
+    assert told == "continue with"
     words = shlex.split(line)
     assert words[0] == "isaaclab-arena"
     for _ in range(2):

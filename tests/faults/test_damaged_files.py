@@ -65,16 +65,16 @@ def row(*, missing: Cell, empty: Cell, torn: Cell, directory: Cell, others: Cell
 
 LOST_PLAN = Cell(
     merge=2,
-    merge_says="holds no run.json: it is lost; isaaclab-arena recover brings it back",
+    merge_says="holds no run.json: it is lost; isaaclab-arena recover restores it",
     report=2,
     resume=2,
-    resume_says="has lost its run.json; isaaclab-arena recover brings it back",
+    resume_says="has lost its run.json; isaaclab-arena recover restores it",
     way_out=recover,
 )
 
 
 def no_plan(why: str) -> Cell:
-    mend = "run.json: isaaclab-arena recover brings it back from its copy"
+    mend = "run.json: isaaclab-arena recover restores it from its copy"
     return Cell(merge=2, merge_says=why, report=2, resume=2, resume_says=mend, way_out=recover)
 
 
@@ -85,13 +85,13 @@ def no_line(merge_says: str = "", resume_says: str = "", aside: str | None = Non
     )
 
 
-def no_recording(says: str = "has no recording that fits it; not finished", aside: str | None = None) -> Cell:
+def no_recording(says: str = "but no matching recording, and will run again", aside: str | None = None) -> Cell:
     return Cell(resume_says=says, again=NUM_EPISODES, aside=aside or "episode_results_rank0.jsonl")
 
 
 def no_report(why: str | None = None) -> Cell:
     if why is None:
-        return Cell(merge=1, merge_says="job 'a' is interrupted", resume_says="1 of 1 jobs are not finished")
+        return Cell(merge=1, merge_says="job 'a' was interrupted", resume_says="1 of 1 jobs are unfinished")
     says = f"job_report_rank0.json: {why}"
     return Cell(merge=1, merge_says=says, resume_says=says, aside="job_report_rank0.json")
 
@@ -102,7 +102,7 @@ def told_attempt(why: str) -> Cell:
 
 
 def table(name: str) -> dict[str, Cell]:
-    anew = Cell(resume_says=f"{name} did not hold what the commit record says, and is written anew")
+    anew = Cell(resume_says=f"{name} did not match the commit record, and is written again")
     in_the_way = Cell(
         merge=1,
         merge_says=f"{name}: Is a directory; move it away",
@@ -128,17 +128,17 @@ FINISHED: dict[str, dict[str, Cell]] = {
             merge=1,
             merge_says="4 lines are of another run and do not count",
             resume=2,
-            resume_says="is another run: ",
+            resume_says="is a different run ",
             way_out=bring_back,
         ),
     ),
     "attempts/plan.json": unread("plan.json"),
     "attempts/attempt_1.json": row(
         missing=Cell(),
-        empty=told_attempt("is empty; run.json and the recordings say with which versions it ran"),
+        empty=told_attempt("is empty; run.json and the recordings hold the versions"),
         torn=told_attempt("is not valid JSON"),
-        directory=told_attempt("is a directory, not a file; run.json and the recordings say"),
-        others=told_attempt("is of another run; run.json and the recordings say with which versions it ran"),
+        directory=told_attempt("is a directory, not a file; run.json and the recordings hold"),
+        others=told_attempt("is of another run; run.json and the recordings hold the versions"),
     ),
     "a/episode_results_rank0.jsonl": row(
         missing=no_line(),
@@ -200,7 +200,7 @@ LIKE_OTHERS = (
 
 
 def on_its_way(resume_says: str = "100%, episodes", **cell: object) -> Cell:
-    return Cell(**{"merge": 1, "merge_says": "it is interrupted", "resume_says": resume_says, **cell})
+    return Cell(**{"merge": 1, "merge_says": "it was interrupted", "resume_says": resume_says, **cell})
 
 
 def begun(why: str) -> Cell:
@@ -208,7 +208,7 @@ def begun(why: str) -> Cell:
     return on_its_way(says, merge_says=says, aside="job_begun_rank0_attempt1.json")
 
 
-def lost_recording(why: str = "had a commit line, but has no recording that fits it", aside: str | None = None) -> Cell:
+def lost_recording(why: str = "had a commit line but no matching recording", aside: str | None = None) -> Cell:
     return on_its_way(why, again=1, aside=aside or "episode_results_rank0.jsonl")
 
 

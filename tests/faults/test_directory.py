@@ -52,7 +52,7 @@ def test_of_two_commands_that_begin_in_one_directory_at_once_one_is_refused(worl
     assert sorted(ended.exit_codes) == [0, 2], ended.output
     refusals = (
         "another run is at work in this directory",
-        "is not empty; go on with that run by isaaclab-arena resume",
+        "is not empty; resume it with isaaclab-arena resume",
     )
     assert sum(ended.output.count(refusal) for refusal in refusals) == 1
     assert ended.output.count("error: ") == 1
@@ -75,7 +75,7 @@ def test_a_crashed_run_is_not_begun_anew_in_its_directory(world):
     before = snapshot(world.output)
     ended = world.run("--output_dir", world.output)
     assert ended.exit_code == 2
-    assert "go on with that run by isaaclab-arena resume" in ended.output
+    assert "resume it with isaaclab-arena resume" in ended.output
     assert snapshot(world.output) == before
     world.resume_to_the_end()
 

@@ -180,7 +180,7 @@ OF_SERVERS = {
     "no-token": "ConfigError: remote_api_token_file: must name a file",
     "wrong-token": "Unauthorized",
     "garbage": "the message is no msgpack",
-    "no-modalities": "does not say what its model takes",
+    "no-modalities": "does not describe its model's inputs",
     "huge-answer": f"the {LIMIT} that are allowed",
     "other-modalities": "p.yaml: pov_cam_name_sim.head: the model has no video key 'head'",
 }

@@ -157,7 +157,7 @@ def test_a_camera_without_colours_is_refused():
     }
     (_, stacked), (_, deep) = refusals(environment)
     assert "'front' has shape (4, 6, 8)" in stacked
-    assert "'side' is no colour picture" in deep
+    assert "'side' is not a colour picture" in deep
     assert wire(original_image_size=(6, 8, 3))
 
 

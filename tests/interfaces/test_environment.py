@@ -47,7 +47,7 @@ def test_work_elsewhere_is_set_aside_below_a_reset_of_ones_own_until_that_class_
     assert Passes(Elsewhere(CoinConfig(), 1)).background is None
     with caplog.at_level("INFO"):
         type("Own", (Elsewhere,), {"step": CoinEnvironment.step, "reset": CoinEnvironment.reset})
-    assert caplog.messages == ["Own has a 'step' of its own, so 'background' of its base is set aside"]
+    assert caplog.messages == ["Own has a 'step' of its own, so 'background' of its base is ignored"]
 
 
 def test_an_environment_that_offers_nothing_more_says_so():

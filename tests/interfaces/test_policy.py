@@ -24,7 +24,7 @@ def test_the_import_path_of_arenas_classes_gives_the_same_base():
 
 @pytest.mark.parametrize("name", ["reproducible", "batch_invariant", "serves_any_num_envs", "uses_own_device"])
 def test_a_trait_that_is_set_in_the_class_itself_is_refused_with_the_way_to_say_it(name):
-    with pytest.raises(ConfigError, match=rf"Old.{name} has no effect; say traits = PolicyTraits\({name}="):
+    with pytest.raises(ConfigError, match=rf"Old.{name} has no effect; set traits = PolicyTraits\({name}="):
         type("Old", (ShrugPolicy,), {name: True})
 
 
@@ -142,14 +142,14 @@ def test_pictures_that_lie_as_all_readers_want_them_are_not_copied():
 
 @pytest.mark.parametrize(("shape", "reason"), UNCLEAR.items())
 def test_a_layout_that_is_not_certain_is_refused_with_what_would_be(shape, reason):
-    with pytest.raises(ValueError, match=f"{reason}; show it as") as refusal:
+    with pytest.raises(ValueError, match=f"{reason}; give it as") as refusal:
         picture_layout(shape, torch.uint8)
     assert str(shape) in str(refusal.value)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, np.dtype(np.float32), np.dtype(np.int32)])
 def test_what_is_not_in_bytes_is_no_picture_in_colours(dtype):
-    with pytest.raises(ValueError, match=r"is no colour picture: .*32 of shape \(6, 8, 3\)"):
+    with pytest.raises(ValueError, match=r"is not a colour picture: .*32 of shape \(6, 8, 3\)"):
         picture_layout(COLOURS.shape, dtype)
 
 
@@ -183,10 +183,14 @@ def test_connections_are_one_line():
 @pytest.mark.parametrize(
     ("pictures", "cameras", "doubt"),
     [
-        ({"ego_view": "wrist_cam_rgb", "wrist_view": "ego_cam_rgb"}, (), "by their names it is the other way round"),
-        ({"left": "cam_right", "right": "cam_left", "top": "cam_top"}, (), "'left' by camera 'cam_right' and 'right'"),
-        ({"image2": "front", "wrist": "cam2"}, (), "other way round"),
-        ({"wristImage": "front_cam"}, ("wrist_cam",), "by its name camera 'wrist_cam' is meant"),
+        ({"ego_view": "wrist_cam_rgb", "wrist_view": "ego_cam_rgb"}, (), "their names suggest the opposite"),
+        (
+            {"left": "cam_right", "right": "cam_left", "top": "cam_top"},
+            (),
+            "'left' from camera 'cam_right' and",
+        ),
+        ({"image2": "front", "wrist": "cam2"}, (), "suggest the opposite"),
+        ({"wristImage": "front_cam"}, ("wrist_cam",), "its name suggests camera 'wrist_cam'"),
         ({"ego_view": "ego_cam_rgb", "wrist_view": "wrist_cam_rgb"}, (), None),
         ({"exterior_image_1_left": "external_camera_rgb", "wrist_image_left": "wrist_camera_rgb"}, (), None),
         ({"image": "front_cam", "image_2": "wrist_cam"}, ("top_cam",), None),

@@ -119,7 +119,7 @@ def test_a_checkpoint_of_other_sizes_is_told_for_each_job_before_anything_starts
     reach, cartpole = map(str, problems_of({"jobs": jobs}))
     start = "jobs.json: job '{}': policy_config_dict.checkpoint_path: " + str(tmp_path / "model_1.pt")
     assert reach == f"{start.format('reach')}: the network gives 5 actions, the environment takes 8"
-    assert cartpole.startswith(f"{start.format('cartpole')}: the network takes 26 numbers, this environment would show")
+    assert cartpole.startswith(f"{start.format('cartpole')}: the network takes 26 numbers, this environment gives")
 
 
 def test_a_checkpoint_of_other_sizes_is_told_where_there_are_cameras_and_none_looks(tmp_path, monkeypatch):

@@ -56,7 +56,7 @@ def test_a_lost_or_damaged_plan_is_brought_back(output, capsys, content):
 def test_who_asks_for_a_run_without_its_plan_is_told_the_way_out(output, capsys):
     (output / "run.json").unlink()
     assert main(["merge", str(output)]) == 2
-    assert "it is lost; isaaclab-arena recover brings it back" in capsys.readouterr().err
+    assert "it is lost; isaaclab-arena recover restores it" in capsys.readouterr().err
 
 
 def test_a_whole_plan_is_left_as_it_is(output, capsys):

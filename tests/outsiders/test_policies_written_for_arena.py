@@ -81,7 +81,7 @@ STYLES = [
 IMPOSSIBLE = [
     ("ForgetfulPolicy", {"push": 1}, "from_args reads 'remote_host', which add_args_to_parser does not define"),
     ("InheritingPolicy", {"push": 1}, "from_args must return a InheritingPolicy, it returned a ParserPolicy"),
-    ("AttributePolicy", {"push": 1}, "reads config.push, but it does not say what its config is"),
+    ("AttributePolicy", {"push": 1}, "reads config.push, but does not declare its config"),
 ]
 """Policies that cannot be built as they say, and what a run tells of each."""
 
@@ -165,12 +165,12 @@ MISTAKES = [
     ("BarePolicy", {"push": 1}, "policy_config_dict.push", "takes no options"),
     ("NumpyPolicy", {"push": 1}, "policy_config_dict.push", "takes no options"),
     ("AnnotatedPolicy", {"push": "far"}, "policy_config_dict.push", "number"),
-    ("InconstructiblePolicy", {}, "policy_type", "__init__ needs 'model' and 'rate', and nothing says which options"),
+    ("InconstructiblePolicy", {}, "policy_type", "__init__ needs 'model' and 'rate', but declares no options"),
     ("KitPolicy", {"sign": -1, "pull": 1}, "policy_config_dict.pull", "no such option"),
     ("KitPolicy", {"sign": -1, "push": -1}, "policy_config_dict", "push with a positive number"),
     ("NothingToSayPolicy", {"push": 1}, "policy_config_dict.push", "no such option"),
     ("ConstantPolicy", {"push": 0.75}, "policy_config_dict.push", "must be 0.5 or 0.25, got 0.75"),
-    ("PathPolicy", {}, "policy_type", "__init__ needs 'checkpoint', and nothing says which options"),
+    ("PathPolicy", {}, "policy_type", "__init__ needs 'checkpoint', but declares no options"),
     ("PositionalPolicy", {}, "policy_type", "defines 'push' by its position"),
     ("BrokenParserPolicy", {}, "policy_type", "add_args_to_parser fails: ArgumentError"),
 ]
@@ -232,7 +232,7 @@ def test_a_command_line_whose_option_lacks_its_word_is_refused(refused):
 
 def test_a_command_line_cannot_give_what_no_job_file_can_hold(refused):
     told = refused("--policy_type", f"{MODULE}.ConstantPolicy", "cartpole", "--at_once")
-    assert re.search(r"--when: <object .*> is nothing that a job file can hold", told)
+    assert re.search(r"--when: <object .*> cannot be stored in a job file", told)
 
 
 def test_every_class_gives_a_script_its_arguments_and_is_built_from_what_the_parser_reads():

@@ -211,7 +211,7 @@ def test_what_was_verified_is_told_until_the_run_changes(tmp_path: Path):
     assert page_of_runs(run, embedded_bytes=0).runs[0]["verified"] is None
     write_verification(directory, found)
     html = html_of(page_of_runs(run, embedded_bytes=0), tmp_path)
-    assert html.count("2026-01-02 03:04 UTC: wrong with the files: demo_2 is damaged; no episode ran again.") == 2
+    assert html.count("2026-01-02 03:04 UTC: defects in the files: demo_2 is damaged; no episode ran again.") == 2
     assert "No episode ended with an error, and none is missing." not in html
     write_lines(directory, commit_lines("s", first=3))
     (changed,) = page_of_runs(run_of_existing(directory), embedded_bytes=0).runs

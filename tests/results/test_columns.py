@@ -161,7 +161,7 @@ def test_more_than_a_twentieth_is_said_of_the_worst_jobs_and_less_is_not(tmp_pat
     assert line in printed(lambda console: print_summary(merge_results(few), few, console), 160)
     [line] = said(write_run(tmp_path / "many", {f"job{number}": [number / 100] for number in range(3, 33)}))
     assert ": 32 % in job 'job32', 31 % in job 'job31', " in line
-    assert line.endswith(", 25 % in job 'job25' and much in 19 others")
+    assert line.endswith(", 25 % in job 'job25' and many in 19 others")
 
 
 def test_every_table_has_it_and_can_be_read_again(tmp_path):

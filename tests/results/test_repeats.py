@@ -70,7 +70,7 @@ def test_a_job_says_how_many_conditions_its_rate_has_and_counts_these(tmp_path):
     [row] = records(merge_results(write_run(tmp_path, {"lift": "s" * 40}, starts=2)).jobs)
     assert (row["episodes"], row["successes"], row["distinct_conditions"]) == (40, 40, 2)
     assert (row["success_low"], row["success_high"]) == wilson(2, 2)
-    assert "* job 'lift': 40 scored episodes, 2 different conditions: " in "".join(caveats(merge_results(tmp_path)))
+    assert "* job 'lift': 40 scored episodes of 2 different conditions: " in "".join(caveats(merge_results(tmp_path)))
 
 
 @pytest.mark.parametrize(("starts", "distinct", "told"), [(2, 2, 2.0), (None, 4, None)])
@@ -122,7 +122,7 @@ def test_a_suite_whose_tasks_share_seeds_stands_on_these_and_positions_are_those
     twenty = there(wilson_interval(10, 20))
     assert (row["scored"], row["distinct_conditions"]) == (80, 20)
     assert (row["mean_low"], row["pooled_low"]) == pytest.approx((twenty.low, twenty.low), abs=0.01)
-    assert "* suite 'mine': 80 scored episodes, 20 different conditions: " in "".join(caveats(merged))
+    assert "* suite 'mine': 80 scored episodes of 20 different conditions: " in "".join(caveats(merged))
     # Each task for itself has as many conditions as episodes.
     assert "distinct_conditions" not in merged.jobs
     assert "distinct_conditions" not in merge_results(write_run(tmp_path / "positions", jobs)).suites
@@ -141,7 +141,7 @@ def test_episodes_that_began_and_went_alike_under_other_seeds_are_one(tmp_path):
     assert row["distinct_conditions"] == 1
     assert (row["success_low"], row["success_high"]) == wilson(0, 1)
     assert merged.episodes["start"].tolist() == [5] * 16
-    assert "16 scored episodes, all of the same conditions: " in "".join(caveats(merged))
+    assert "16 scored episodes of 1 condition: " in "".join(caveats(merged))
     # Where lengths differ, something random came after the start.
     assert "distinct_conditions" not in merge_results(tmp_path / "unlike").jobs
 
@@ -153,7 +153,7 @@ def test_a_question_bets_once_on_each_start_and_the_interval_holds_what_it_count
     [answer] = merged.answers
     assert (answer.verdict, answer.episodes, answer.repeated) == (None, 40, 38)
     assert answer.counts == PairCounts(both=0, only_first=2, only_second=0, neither=0)
-    assert "* better: of its episodes 38 repeat the conditions of an earlier one; they do not count" in caveats(merged)
+    assert "* better: episodes that do not count: 38 repeat the conditions of an earlier one" in caveats(merged)
     row = records(merged.jobs)[0]
     assert (row["success_low"], row["success_high"]) == (rate_interval(2, 2).low, 1.0)
     write_tables(run, merged)

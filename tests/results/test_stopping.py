@@ -352,7 +352,7 @@ def test_the_same_row_fails_a_job_whichever_ranks_played_it(tmp_path, parts):
     assert (job["status"], job["error"]) == ("failed", f"5 {SAME}")
     assert not merged.complete
     print_summary(merged, tmp_path, Console(file=(stream := io.StringIO()), width=200))
-    assert f": 5 {SAME} (--resume --retry_errors plays them again)\n" in stream.getvalue()
+    assert f": 5 {SAME} (resume with --retry_errors runs them again)\n" in stream.getvalue()
 
 
 def watching(directory, *questions: Question, most: int = 0, suspects: int = 0, **said) -> AnswerWatch:

@@ -56,8 +56,8 @@ SAID = {
     "missing": ("ss-s-sssss", [BEGUN], {}, ["job 'lift' on rank 0 lacks 2 episodes (2, 4)"]),
     # Three successes and six failures are known; one error and ten missing could be either.
     "bounds": ("sssffffffe", [], {"num_episodes": 20}, ["33.3 [12.1, 64.6]*", "1 errors", "15.0 %", "70.0 %"]),
-    "cut episodes": ("sss", [report(cut_episodes=7)], STEPS, ["7 episodes were under way"]),
-    "nothing ended": ("", [report(cut_episodes=4)], STEPS, ["nothing is rated", "4 were under way"]),
+    "cut episodes": ("sss", [report(cut_episodes=7)], STEPS, ["7 episodes were running"]),
+    "nothing ended": ("", [report(cut_episodes=4)], STEPS, ["there is no success rate", "4 were running"]),
     "noticed": ("ffffffffff", NOTICED, {}, ["* job 'lift': it was told something else\n"]),
     "a caveat": ("ssssssssff", [], {"policy_type": "scripted"}, []),
 }
@@ -76,8 +76,8 @@ def test_episodes_that_count_in_place_of_an_error_or_were_solved_where_they_star
     solved = [dataclasses.replace(each, termination="solved_at_start") for each in commit_lines("eee", first=3)]
     write_lines(tmp_path, solved)
     text = shown(tmp_path)
-    assert "2 episodes count that had ended in an error before" in text
-    assert "job 'lift': 3 of 6 episodes were solved where they started" in text
+    assert "2 episodes count that ended in an error at first" in text
+    assert "job 'lift': 3 of 6 episodes were solved at their start" in text
 
 
 @pytest.mark.parametrize(("outcomes", "is_said"), [("ff", True), ("uu", True), ("f", False), ("ee", False)])
@@ -102,7 +102,7 @@ def test_where_doing_nothing_succeeds_the_rates_of_that_environment_are_to_be_re
         write_report(tmp_path, report(job=name))
     text = shown(tmp_path)
     assert "'nothing': a policy that does nothing succeeds in 2 of 10 episodes" in text
-    assert text.count("step_0, step_1, step_2, step_3, step_4 and 3 others beside that\n") == 2
+    assert text.count("step_0, step_1, step_2, step_3, step_4 and 3 others with that\n") == 2
 
 
 def test_tables_are_current_until_a_rank_writes_again_or_one_is_damaged(tmp_path):
@@ -153,7 +153,7 @@ def test_a_run_of_very_many_jobs_shows_the_first_of_them(tmp_path):
     text = shown(tmp_path)
     assert f"lift{MAX_JOBS_SHOWN - 1} " in text
     assert f"lift{MAX_JOBS_SHOWN} " not in text
-    assert "... and 3 jobs more, all of which are in results.csv" in text
+    assert "... and 3 more jobs, all in results.csv" in text
 
 
 # Tests of the one row that a suite has.
@@ -200,7 +200,7 @@ BOUNDS = ("status", "scored", "mean_rate", "mean_lower_bound", "mean_upper_bound
     ("first", "second", "expected", "words"),
     [
         ("sse-", "ffff", ("interrupted", 6, 0.5, 0.25, 0.5, 2 / 6), ["1 errors and 1 missing", "25.0 %", "50.0 %"]),
-        ("ssss", "----", ("interrupted", 4, None, 0.5, 1.0, 1.0), ["not every task"]),
+        ("ssss", "----", ("interrupted", 4, None, 0.5, 1.0, 1.0), ["some tasks have no episode"]),
         ("uu", "uu", ("completed", 0, None, None, None, None), []),
     ],
 )

@@ -78,7 +78,7 @@ def test_without_imports_a_class_path_is_refused_and_its_module_not_imported(tra
 def test_without_imports_the_module_of_an_environment_is_refused_and_not_imported(trap, refusals):
     [(key, message)] = refusals(environment="gym:trap_module:Trap/Env-v0")
     assert key == "arena_env_args.environment"
-    assert "imports the module 'trap_module'; only what is registered may be loaded here (--no_import" in message
+    assert "imports the module 'trap_module'; only registered names are allowed here (--no_import" in message
     assert not trap[0].exists()
 
 
@@ -89,7 +89,7 @@ def test_without_imports_an_interpreter_is_refused_and_not_run(tmp_path, refusal
     arguments = {"python": str(program), "environment_variables": {"A": "b"}}
     [(key, message)] = refusals(environment="gym:CartPole-v1", **arguments)
     assert key == "arena_env_args.python"
-    assert "is a program that would be run; only what is registered may be loaded here (--no_import" in message
+    assert "is a program that would be run; only registered names are allowed here (--no_import" in message
     assert not mark.exists()
 
 
@@ -125,13 +125,13 @@ def test_a_registered_name_with_a_dot_is_a_name_and_no_path():
 @pytest.mark.parametrize(
     ("policy_type", "message"),
     [
-        ("trap_module.called", "'trap_module.called' is no policy"),
-        ("trap_module.NoPolicy", "'trap_module.NoPolicy' is no policy"),
-        ("trap_module.Path", "'trap_module.Path' is no policy"),
+        ("trap_module.called", "'trap_module.called' is not a policy"),
+        ("trap_module.NoPolicy", "'trap_module.NoPolicy' is not a policy"),
+        ("trap_module.Path", "'trap_module.Path' is not a policy"),
         ("logging.os.system", "cannot import 'logging.os'"),
-        ("os:system", "'os:system' is no policy"),
-        ("subprocess.Popen", "'subprocess.Popen' is no policy"),
-        ("builtins.exec", "'builtins.exec' is no policy"),
+        ("os:system", "'os:system' is not a policy"),
+        ("subprocess.Popen", "'subprocess.Popen' is not a policy"),
+        ("builtins.exec", "'builtins.exec' is not a policy"),
     ],
 )
 def test_what_is_no_policy_class_is_refused_before_it_is_called(trap, refusals, policy_type, message):

@@ -124,7 +124,7 @@ def test_a_service_that_was_away_gets_everything_when_it_is_back(tmp_path, caplo
     series = series_in(tmp_path / "tracking", service)
     service.fails = True
     series.tell(RUN, points(100))
-    assert "tensorboard has not taken the curve, and the watch goes on: the server is away" in caplog.text
+    assert "tensorboard has not accepted the curve; the watch continues: the server is away" in caplog.text
     service.fails = False
     series.tell(RUN, points(100, 200))
     assert service.points == [("reach", 100), ("reach", 200)]
@@ -139,7 +139,7 @@ def test_a_service_that_does_not_answer_keeps_no_watch_from_going_on(tmp_path, c
 
     series = series_in(tmp_path / "tracking", service, longest_wait_s=0.05, opened=open_slowly)
     series.tell(RUN, points(100))
-    assert "services have not taken the curve" in caplog.text
+    assert "services have not accepted the curve" in caplog.text
     series.tell(RUN, points(100, 200))
     assert service.points == []
     answer.set()
@@ -185,7 +185,7 @@ def test_a_tracker_that_cannot_be_opened_is_warned_of_once_and_the_run_goes_on(r
     ):
         wait_until(lambda: caplog.messages)
         write_lines(run, commit_lines("ss", first=2))
-    assert caplog.messages == ["wandb gets no more results of this run, which goes on: nobody answers"]
+    assert caplog.messages == ["wandb gets no more results of this run, which continues: nobody answers"]
 
 
 def test_files_that_cannot_be_read_end_the_tracking_and_not_the_run(run, caplog):
@@ -193,7 +193,7 @@ def test_files_that_cannot_be_read_end_the_tracking_and_not_the_run(run, caplog)
     with caplog.at_level(logging.WARNING, logger="isaaclab_arena"), following(run, tracker):
         (run / "run.json").unlink()
     [warning] = caplog.messages
-    assert warning.startswith("tracking has stopped, and the run goes on: ")
+    assert warning.startswith("tracking failed, and the run continues: ")
 
 
 def test_the_end_of_a_run_does_not_wait_for_ever(run, caplog):
@@ -207,4 +207,4 @@ def test_the_end_of_a_run_does_not_wait_for_ever(run, caplog):
     with following(run, Silent(), interval_s=0.01, longest_close_s=0.05):
         pass
     answer.set()
-    assert "tracking has not ended" in caplog.messages[0]
+    assert "tracking is not finished" in caplog.messages[0]

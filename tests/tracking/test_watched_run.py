@@ -102,7 +102,7 @@ def test_a_tracker_that_fails_is_warned_of_once_and_the_others_go_on(tmp_path, c
     with caplog.at_level(logging.WARNING, logger="isaaclab_arena"):
         watched(finished_run(tmp_path), broken, sound).finish()
     [warning] = caplog.messages
-    assert warning == "tracker 0 gets no more results of this run, which goes on: no route to host"
+    assert warning == "tracker 0 gets no more results of this run, which continues: no route to host"
     assert not broken.is_closed
     assert (len(sound.jobs), sound.is_closed) == (2, True)
 
@@ -314,7 +314,7 @@ def test_wandb_goes_on_in_the_run_of_a_watch_with_the_points_that_its_server_doe
 
 def test_an_export_that_the_service_refuses_is_an_error(install, tmp_path, capsys):
     install(Wandb(has_key=True, error="the project is read-only").module())
-    with pytest.raises(ArenaError, match="wandb did not take the run: the project is read-only"):
+    with pytest.raises(ArenaError, match="wandb did not accept the run: the project is read-only"):
         export_wandb(finished_run(tmp_path / "run"), tmp_path / "there")
     assert main(["export", str(tmp_path / "run"), "--wandb"]) == 1
     assert "wandb did not take the run" in capsys.readouterr().err

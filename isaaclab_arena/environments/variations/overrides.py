@@ -144,7 +144,7 @@ def _overridden(variation: Variation, fields: Mapping[str, Any], problems: list[
     found: list[tuple[str, str]] = []
     default, kind = variation.sampler, _type(given, variation.sampler, found)
     found.extend(
-        (name, f"means nothing to a sampler of type '{kind}', which has {' and '.join(_FIELDS_OF[kind])}")
+        (name, f"has no effect on a sampler of type '{kind}', which has {' and '.join(_FIELDS_OF[kind])}")
         for name in given
         if name != "type" and name not in _FIELDS_OF[kind]
     )

@@ -33,7 +33,7 @@ from isaaclab_arena.storage.commits import CommitLine, CommitWriter, commit_line
 
 # The orders that reach the nodes of a run, and the check that each can carry them out.
 
-WAY_OUT = "install and copy the same on every node, or bring it along: ray job submit --working-dir"
+WAY_OUT = "install and copy the same on every node, or ship it with the job: ray job submit --working-dir"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +184,7 @@ class ClaimServer:
         """Make calls of a rank (None: of the driver) in order, with checked arguments, and return the last answer."""
         # Nothing is kept of a rank that was taken for dead.
         if life is not None and self._lives.get(life.rank, 0) != life.number:
-            raise ClaimsLostError(f"rank {life.rank} was taken for dead, and others have its work")
+            raise ClaimsLostError(f"rank {life.rank} was presumed dead, and others have its work")
         answer, asking = None, [] if life is None else [life]
         for method, arguments, content in calls:
             answer = _CALLS[method](self, *asking, *arguments, *([] if content is None else [content]))
@@ -289,11 +289,11 @@ class ClaimServer:
             job, index = self._table.jobs[each.job_index].job, each.episode_index
             name, deaths = job.config.name, "; ".join(f"rank {death.rank}: {death.reason}" for death in each.deaths)
             if index is None:
-                error = f"ranks died over the job as a whole, over no single episode of it: {deaths}"
+                error = f"ranks died before the job ran an episode: {deaths}"
                 self._table.give_up(each.job_index)
                 ledger.write_failed_report(self._output_directory / name, name, error, self._table.attempt, rank)
                 continue
-            error = f"every rank that ran this episode died, the last with nothing beside it: {deaths}"
+            error = f"every rank that ran this episode died, the last one while it ran nothing else: {deaths}"
             _LOG.error("episode %d of job '%s' is an error: %s", index, name, error)
             episode = episode_of(job, index)
             record = EpisodeRecord(
@@ -513,7 +513,7 @@ def run_rank(orders: RunOrders, life: Life, ask: Ask) -> str:
         alone = processes.DistributedContext.from_environment({}, device="cpu" if needs.gpus == 0 else options.device)
         if needs.gpus and options.device is None and alone.device.type != "cuda":
             none = "the cluster has given this rank a GPU, but CUDA finds none"
-            raise ConfigError(f"{none}; check the driver, or say --device cpu", key="--gpus_per_rank")
+            raise ConfigError(f"{none}; check the driver, or use --device cpu", key="--gpus_per_rank")
         context = replace(alone, rank=life.rank, world_size=attempt.world_size, local_world_size=1)
         jobs = planning.settled_jobs(request.jobs, attempt, options.fixed_policy_batch())
         request = replace(request, jobs=jobs)

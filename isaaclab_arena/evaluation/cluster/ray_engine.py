@@ -118,7 +118,7 @@ _SETTINGS, _TLS_ALERT = b"\x04", b"\x15"
 """The fourth byte of an answer in HTTP/2, and the first one of a server that speaks nothing but TLS."""
 
 _TO_JOIN = "copy ~/.ray/auth_token from its head, and set the variable RAY_AUTH_MODE to token"
-_NO_CLUSTER = "start one with: ray start --head, or say --ray_address local for one on this node"
+_NO_CLUSTER = "start one with: ray start --head, or use --ray_address local for one on this node"
 
 _on = partial(NodeAffinitySchedulingStrategy, soft=False)
 _remote: Any = ray.remote  # its types know neither options given by name nor the methods that it adds
@@ -147,7 +147,7 @@ def connected(options: ClusterOptions) -> Iterator["RayEngine"]:
             GcsClient(address=address)
         ray.init(address=address, namespace=f"arena-{uuid.uuid4().hex}", logging_level=logging.WARNING, **own)
     except (OSError, RuntimeError, ValueError, exceptions.RayError) as error:
-        way_out = f"this cluster has a token: {_TO_JOIN}" if "InvalidAuthToken" in str(error) else _NO_CLUSTER
+        way_out = f"this cluster needs a token: {_TO_JOIN}" if "InvalidAuthToken" in str(error) else _NO_CLUSTER
         reason = first_line(error).partition(". ")[0]
         message = f"no Ray cluster can be reached at '{address}' ({reason}); {way_out}"
         raise ConfigError(Problem(message, key="--ray_address")) from error
@@ -198,7 +198,7 @@ class RayEngine:
         here, name = _on(ray.get_runtime_context().get_node_id()), f"arena/{orders.run}/claim_server"
         actor = _remote(**CLAIM_SERVER_OPTIONS, name=name, scheduling_strategy=here)(ClaimServerActor)
         self._claim_server = actor.remote(json_line(orders))
-        again = f"go on with the same command and --resume {orders.output_directory}"
+        again = f"continue with the same command and --resume {orders.output_directory}"
         self.ask = partial(answer_of, self._claim_server, way_out=f"; all that it committed is kept: {again}")
 
     def start_rank(self, orders: RunOrders, life: Life, *, avoid: Collection[str] = ()) -> None:
@@ -307,7 +307,7 @@ class RankSupervisor:
             # Ranks without a message for too long are killed and treated as dead.
             for life in [each for each in self._lives if heard.get(each.rank, 0.0) > _SILENT_S]:
                 self.cluster.kill(life)
-                self._take_note(life, RankDiedError(f"nothing was heard of it for {heard.pop(life.rank):.0f} s"))
+                self._take_note(life, RankDiedError(f"it was silent for {heard.pop(life.rank):.0f} s"))
 
             # The run is over if no rank or no work is left, or if the ranks take too long to stop.
             if self.interruption.signal_number is not None:
@@ -338,7 +338,7 @@ class RankSupervisor:
             told.append(f"{len(starting)} of {num_ranks} ranks are starting up")
         if at > start_by:
             way_out = "ask for less, add nodes, look into Ray's logs, or give a longer --start_timeout_s"
-            raise DistributedError(f"no rank has begun within {start_timeout_s:g} s: {', '.join(told)}; {way_out}")
+            raise DistributedError(f"no rank has started within {start_timeout_s:g} s: {', '.join(told)}; {way_out}")
         _LOG.log(logging.WARNING if waiting else logging.INFO, "%s", ", ".join(told))
 
     def _take_note(self, life: Life, outcome: str | Exception) -> None:
@@ -351,12 +351,12 @@ class RankSupervisor:
         # After a death, a refusal or a lost claim server the rank gets another life. Any other error ends the run.
         match outcome:
             case RankDiedError() | DistributedError():
-                how, told = "died" if is_dead else "ended", "rank %d has %s: %s; %d pieces are open to others again"
+                how, told = "died" if is_dead else "ended", "rank %d has %s: %s; other ranks can take its %d pieces"
                 _LOG.error(told, rank, how, outcome, num_pieces)
                 self._restarts = max(0, self._restarts - explained)
             case RefusedError(host=host, node=node):
                 if node not in self._refused:
-                    self._refused[node] = f"node {host} has no ranks of this run: it {outcome}"
+                    self._refused[node] = f"node {host} runs no ranks of this run: it {outcome}"
                     _LOG.error("%s", self._refused[node])
             case Exception() if self.failure is not None:
                 _LOG.debug("rank %d has failed too: %s", rank, outcome)
@@ -367,9 +367,9 @@ class RankSupervisor:
                 is_known, kind = isinstance(outcome, ArenaError), type(outcome).__name__
                 what = str(outcome) if is_known else f"{kind}: {first_line(outcome)}"
                 mend = (
-                    ": make room, then type isaaclab-arena resume DIR" if isinstance(outcome, DiskUnusableError) else ""
+                    ": make room, then run isaaclab-arena resume DIR" if isinstance(outcome, DiskUnusableError) else ""
                 )
-                _LOG.error("rank %d has failed first: %s; the run stops%s", rank, what, mend)
+                _LOG.error("rank %d failed first: %s; the run ends%s", rank, what, mend)
                 self._stop(signal.SIGTERM)
                 return
             case _:
@@ -380,7 +380,7 @@ class RankSupervisor:
         if self._stop_by < float("inf"):
             return
         if self._restarts + costs > _RESTARTS_PER_RANK * self.orders.attempt.world_size:
-            _LOG.error("rank %d does not begin anew: ranks of this run have died too often", rank)
+            _LOG.error("rank %d is not restarted: ranks of this run have died too often", rank)
             return
         self._restarts += costs
         heartbeat.status_path(Path(self.orders.output_directory), rank).unlink(missing_ok=True)
@@ -402,7 +402,7 @@ class RankSupervisor:
 def execute_on_cluster(request: planning.RunRequest, options: ClusterOptions) -> int:
     """Run jobs on the ranks of a cluster, merge and show the results, and return the exit code."""
     # `ConfigError`: contradictory options, no cluster, or a node lacks something. `DistributedError`: no rank starts.
-    way_out = "ranks of a cluster share no policy server; leave policy_server out, and each rank has the network itself"
+    way_out = "ranks of a cluster share no policy server; leave policy_server out, so that each rank loads the network"
     way_out += ", or run this job under torchrun, without --cluster"
     file, key = request.source_file, "policy_server.shared"
     shared = [(job.config.name, job.config.policy_server) for job in request.jobs]

@@ -163,7 +163,7 @@ def test_a_rank_that_was_taken_for_dead_commits_nothing_any_more(tmp_path, home,
     claim = dead.claim()
     claim_server.end(dead.life)
     dead.play(claim)
-    with pytest.raises(ClaimsLostError, match="rank 0 was taken for dead"), dead.ledger.delivering():
+    with pytest.raises(ClaimsLostError, match="rank 0 was presumed dead"), dead.ledger.delivering():
         pass
     assert not dead.ledger.holds(claim)
     with pytest.raises(ClaimsLostError):

@@ -122,7 +122,7 @@ def test_the_program_is_killed_and_then_the_claim_server_and_another_program_goe
         running.end(since_s=time.monotonic(), code=1)
         (told,) = [line for line in running.said.splitlines() if line.startswith("error: ")]
         assert told.startswith("error: the run's claim server does not answer: The actor ")
-        assert told.endswith(f"go on with the same command and --resume {running.output}")
+        assert told.endswith(f"continue with the same command and --resume {running.output}")
         assert "Traceback" not in running.said
     assert not [*running.output.rglob("traceback_*"), *running.output.rglob("job_report_*")]
     last = run(resumed(jobs, running.output), extra=QUICK, timeout_s=patience_s(120))

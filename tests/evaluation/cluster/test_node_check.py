@@ -58,7 +58,7 @@ def told(needs) -> Callable[..., str]:
         problem = problem_of_node(json_line(dataclasses.replace(needs, **changes)))
         assert problem is not None
         assert problem.startswith(f"node {socket.gethostname()}, in {Path.cwd()}: ")
-        assert problem.endswith("on every node, or bring it along: ray job submit --working-dir")
+        assert problem.endswith("on every node, or ship it with the job: ray job submit --working-dir")
         return problem
 
     return say
@@ -194,10 +194,10 @@ def test_a_node_that_joins_later_and_lacks_the_package_is_named_once_and_its_ran
     with cluster_of(1) as cluster, driven(tmp_path, jobs, cluster.address, num_ranks=2) as running:
         running.wait_for(lambda: ranks_at_work(running.output) == {0})
         with_patience(lambda: cluster.add_node(**NODE, env_vars=without_package))
-        running.wait_for(lambda: "has no ranks of this run: it lacks this package" in running.said)
+        running.wait_for(lambda: "runs no ranks of this run: it lacks this package" in running.said)
         add_node(cluster)
         running.let_ranks_begin_together(jobs, 2)
         running.end(since_s=time.monotonic())
-        assert running.said.count("has no ranks of this run") == 1
+        assert running.said.count("runs no ranks of this run") == 1
         assert "has died" not in running.said
     assert committed(running.output) == Counter(range(NUM_EPISODES))

@@ -59,8 +59,8 @@ def test_a_rank_that_cannot_write_on_its_node_ends_the_run_and_is_told_first(tmp
         timeout_s=patience_s(120),
     )
     assert on_ray.returncode == 1
-    assert f"has failed first: cannot make a directory in {nodes}: Not a directory; the run stops" in on_ray.stderr
-    assert on_ray.stderr.count("has failed first") == 1
+    assert f"failed first: cannot make a directory in {nodes}: Not a directory; the run ends" in on_ray.stderr
+    assert on_ray.stderr.count("failed first") == 1
     assert "has died" not in on_ray.stderr
     assert "Traceback" not in on_ray.stderr
     assert set(jobs_table(tmp_path / "ray")["status"]) == {"missing"}
@@ -150,4 +150,4 @@ def test_a_job_that_kills_every_rank_that_builds_it_fails_and_the_other_job_is_p
     assert lossy.returncode == 1, lossy.stderr
     table = jobs_table(tmp_path / "ray").set_index("name")
     assert dict(table["status"]) == {"fatal": "failed", "other": "completed"}
-    assert "ranks died over the job as a whole" in table.loc["fatal", "error"]
+    assert "ranks died before the job ran an episode" in table.loc["fatal", "error"]

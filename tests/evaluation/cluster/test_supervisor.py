@@ -161,12 +161,12 @@ def test_ranks_that_have_a_process_are_starting_up_and_do_not_wait_for_resources
 
 
 def test_a_run_whose_ranks_have_a_process_and_say_nothing_does_not_ask_for_resources():
-    with pytest.raises(DistributedError, match="no rank has begun within 60 s: 2 of 2 ranks are starting up; "):
+    with pytest.raises(DistributedError, match="no rank has started within 60 s: 2 of 2 ranks are starting up; "):
         work(PretendedCluster({}, starts={0: 99, 1: 99}, jobs_end_s=99))
 
 
 def test_a_run_without_any_resources_gives_up_in_time():
-    with pytest.raises(DistributedError, match="no rank has begun within 60 s: 2 of 2 ranks wait for resources: "):
+    with pytest.raises(DistributedError, match="no rank has started within 60 s: 2 of 2 ranks wait for resources: "):
         work(PretendedCluster({}, starts={}, jobs_end_s=99))
 
 
@@ -188,7 +188,7 @@ def test_ranks_that_a_node_refuses_begin_on_others_and_the_node_is_named_once(ca
     cluster = PretendedCluster(story, starts={0: 1, 1: 1}, jobs_end_s=9)
     told = work(cluster)
     assert told == [("start", 0, 0), ("start", 1, 0), ("start", 0, 1, "bad"), ("start", 1, 1, "bad")]
-    assert caplog.text.count("node the bad one has no ranks of this run: it has other versions") == 1
+    assert caplog.text.count("node the bad one runs no ranks of this run: it has other versions") == 1
 
 
 def test_refusals_cost_no_rank_its_lives():
@@ -214,9 +214,7 @@ def test_a_rank_that_raises_ends_the_run_and_is_told_first_and_suspects_nothing(
     assert supervisor.failure is full
     assert cluster.told == [("start", 0, 0), ("start", 1, 0), ("stop", 15)]
     assert set(cluster.blamed.values()) == {""}
-    assert (
-        "rank 0 has failed first: cannot write e000001.h5: no space left on device; the run stops: make " in caplog.text
-    )
+    assert "rank 0 failed first: cannot write e000001.h5: no space left on device; the run ends: make " in caplog.text
     told = [each.message for each in caplog.records if each.levelno > logging.DEBUG]
     assert not any("something else" in line for line in told)
     assert "rank 1 has failed too: something else" in caplog.text

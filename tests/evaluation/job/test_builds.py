@@ -82,7 +82,12 @@ def test_a_job_says_once_what_goes_where_and_what_speaks_against_it(tmp_path, ca
         GroupBuilder(settings(tmp_path, pipeline=2)).build(job, tmp_path, StartUpClock("coins", import_s=None))
     told = [each for each in caplog.records if "job 'coins': " in each.getMessage()]
     assert [each.levelname for each in told] == ["INFO", "WARNING", "WARNING", "WARNING"]
-    words = ("left <- right_cam; right <- left_cam", "another robot", "'left' by camera 'right_cam'", "another robot")
+    words = (
+        "left <- right_cam; right <- left_cam",
+        "policy for this robot",
+        "'left' from camera 'right_cam'",
+        "policy for this robot",
+    )
     assert all(each in record.getMessage() for each, record in zip(words, told, strict=True))
 
 

@@ -143,7 +143,7 @@ class MuteError(Exception):
         (KeyboardInterrupt("no"), "KeyboardInterrupt: no"),
         (asyncio.CancelledError("cancelled"), "CancelledError: cancelled"),
         (GeneratorExit("over"), "GeneratorExit: over"),
-        (MuteError(), "MuteError: it cannot say why"),
+        (MuteError(), "MuteError: its message cannot be read"),
         (ValueError("bad \udcff"), "ValueError: bad \\udcff"),
         (ValueError("first\nsecond"), "ValueError: first"),
     ],

@@ -153,9 +153,9 @@ def test_episodes_that_are_missing_are_told_before_anything_runs_with_the_way_ou
         ({"environment": "reach", "num_envs": 128, "action_mode": "ee_delta"}, []),
         (
             {"environment": "reach", "embodiment": "so101"},
-            ["was made otherwise: embodiment was 'so101', and is 'panda'"],
+            ["was recorded with other settings: embodiment was 'so101', and is 'panda'"],
         ),
-        ({"environment": "lift_object"}, ["was made in 'lift_object', and is used in 'reach'"]),
+        ({"environment": "lift_object"}, ["was recorded in 'lift_object', and is used in 'reach'"]),
         # As another program writes it.
         ({"scene": {"num_envs": 4}, "decimation": 4}, []),
         ("- no mapping", []),
@@ -183,7 +183,7 @@ def test_validate_says_how_many_recorded_episodes_there_are_and_what_speaks_agai
     assert told == [
         "  job 'one' and 1 more: action -> action (panda_joint1 to gripper_width)",
         f"  job 'one' and 1 more: plays 3 episodes of {demos}, which holds 3 episodes, demo_1 to demo_3",
-        f"  job 'one' and 1 more: warning: {demos} was made in 'lift_object', and is used in 'reach'",
+        f"  job 'one' and 1 more: warning: {demos} was recorded in 'lift_object', and is used in 'reach'",
     ]
     assert main(["validate", str(path), "--json"]) == 0
     (file,) = json.loads(capsys.readouterr().out)["files"]
@@ -201,7 +201,7 @@ JOBS = [
     {"name": "few", **CARTPOLE, "num_episodes": 2},
     {"name": "steps", **CARTPOLE, "num_steps": 3000},
 ]
-LINE = "limited to 3 episodes a job: not the job file's numbers"
+LINE = "limited to 3 episodes a job, not as many as the job file has"
 
 
 def test_every_job_is_cut_to_that_many_episodes_and_the_table_and_the_plan_say_so(tmp_path, capsys):

@@ -123,7 +123,7 @@ def test_a_good_job_gets_its_builder_and_classes(environments):
         ({"policy_type": "zero_acton"}, "policy_type", "no policy called 'zero_acton'; did you mean 'zero_action'?"),
         ({"policy_type": "no.such.Policy"}, "policy_type", "cannot import 'no.such'"),
         ({"policy_type": "tests.fakes.ShrgPolicy"}, "policy_type", "did you mean 'ShrugPolicy'?"),
-        ({"policy_type": "os.system"}, "policy_type", "'os.system' is no policy"),
+        ({"policy_type": "os.system"}, "policy_type", "'os.system' is not a policy"),
         ({"policy_type": "tests.fakes.CoinConfig"}, "policy_type", "must be a class derived from PolicyBase"),
         ({"policy_type": path_of(UnfinishedPolicy)}, "policy_type", "does not define get_action"),
         ({"policy_config_dict": {"acton": "nan"}}, "policy_config_dict.acton", "did you mean 'action'?"),
@@ -193,7 +193,7 @@ def test_more_env_slots_than_the_batch_are_refused_unless_the_policy_needs_no_ba
 
     [problem] = refused.value.problems
     assert (problem.job, problem.key) == (network.name, "arena_env_args.num_envs")
-    assert "65 env slots do not fit into --policy_batch 64" in problem.message
+    assert "65 env slots exceed --policy_batch 64" in problem.message
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_a_query_that_the_network_refuses_or_that_contradicts_itself_takes_no_ot
     assert good.answers["action"].shape == (1, 2)
     assert isinstance(bad, PolicyError)
     assert "13 brings bad luck" in str(bad)
-    with pytest.raises(PolicyError, match="the same entries"):
+    with pytest.raises(PolicyError, match="the same number of entries"):
         batcher.ask({**query(1, 2), "words": ["one"]}, slots_per_call=SLOTS)
 
 

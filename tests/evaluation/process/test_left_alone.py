@@ -211,7 +211,7 @@ def test_one_line_names_what_was_changed_and_by_which_class_once(tmp_path, caplo
     others = cudnn.deterministic, cudnn.allow_tf32
     what = "torch's default type (torch.float32 to torch.float64), "
     what += f"cuDNN's settings ({(True, False, *others)} to {(True, True, *others)}), environment variables (MARK)"
-    assert told(caplog) == [f"policy 'Doubling' has set for the whole process: {what}; other jobs do not see it"]
+    assert told(caplog) == [f"policy 'Doubling' changed settings of the process: {what}; other jobs do not see them"]
 
 
 def test_nothing_is_said_of_where_torch_keeps_compiled_code(tmp_path, caplog, monkeypatch):
@@ -238,7 +238,7 @@ def test_a_job_that_hides_the_log_or_closes_the_output_is_named_and_leaves_both(
     before = os.fstat(1).st_ino
     JobRunner(settings(tmp_path)).run(coin_job(policy_class=meddling(name, act)))
     assert os.fstat(1).st_ino == before
-    assert told(caplog) == [f"policy '{name}' has set for the whole process: {what}; other jobs do not see it"]
+    assert told(caplog) == [f"policy '{name}' changed settings of the process: {what}; other jobs do not see them"]
 
 
 def test_a_policy_that_is_kept_finds_again_what_it_has_set(tmp_path):
@@ -321,7 +321,7 @@ def test_what_closing_a_policy_sets_does_not_reach_the_job_for_which_it_makes_ro
     after = meddling("After", lambda: None)
     runner.run(coin_job("after", policy_class=after))
     assert {found["dtype"] for found in after.found} == {torch.float32}
-    assert any(line.startswith("closing Untidy has set for the whole process") for line in caplog.messages)
+    assert any(line.startswith("closing Untidy changed settings of the process") for line in caplog.messages)
 
 
 MODULE = """
@@ -349,7 +349,7 @@ def test_what_a_module_sets_when_it_is_imported_reaches_the_jobs_of_its_policy_a
     [job] = resolve_jobs([config])
     assert torch.get_default_dtype() == torch.float32
     assert any(
-        line.startswith("policy 'sets_on_import.Imported' has set for the whole process: torch's default type")
+        line.startswith("policy 'sets_on_import.Imported' changed settings of the process: torch's default type")
         for line in caplog.messages
     )
     same = coin_job(policy_class=job.policy_class)

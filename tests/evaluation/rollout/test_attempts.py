@@ -234,7 +234,7 @@ def test_an_environment_with_steps_of_its_own_over_one_that_tries_makes_its_own(
         assert (environment.try_step(action).made is not None) is is_tried
     with caplog.at_level("INFO"):
         type("Own", (Tries,), {"step": ScriptedEnvironment.step})
-    assert caplog.messages == ["Own has a 'step' of its own, so 'try_step' of its base is set aside"]
+    assert caplog.messages == ["Own has a 'step' of its own, so 'try_step' of its base is ignored"]
 
 
 class MakesNone(ScriptedEnvironment):

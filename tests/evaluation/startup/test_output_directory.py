@@ -174,7 +174,7 @@ def test_a_module_that_was_edited_since_it_was_imported_is_said_to_run_as_it_was
     for text in (source, source + "# edited\n"):
         (tmp_path / "edited_between_runs.py").write_text(text)
         contents("cartpole", "edited_between_runs.act")
-    assert caplog.text.count("what was imported runs") == 1
+    assert caplog.text.count("the imported code runs") == 1
 
 
 def test_an_object_of_ones_own_is_known_by_its_file_under_the_role_that_it_has_in_the_job(tmp_path, monkeypatch):

@@ -332,7 +332,7 @@ def test_a_job_that_is_reproducible_as_plan_alone_says_why_it_does_not(tmp_path)
     for rank, number in ((1, 1), (0, 9)):
         other = replace(only, rank=rank, attempt=number, reproducible=Reproducible.BITWISE)
         write_job_report(tmp_path / "out/coins", other)
-        assert "reproducible as plan" in refused(tmp_path / "out", fewer)
+        assert "do not repeat bit for bit" in refused(tmp_path / "out", fewer)
 
 
 def test_more_env_slots_than_a_policy_is_asked_on_are_refused(tmp_path):

@@ -276,7 +276,7 @@ def test_episodes_beyond_the_decision_of_a_question_are_in_no_number_of_the_curv
     ("alike", "name", "advice"),
     [
         (0, "in other episodes", "Quote the score in other episodes."),
-        (8, "once more, from the same initial conditions", "it may look too good as well"),
+        (8, "again, from the same initial conditions", "it may look too good as well"),
     ],
     ids=["other episodes", "the same starts"],
 )

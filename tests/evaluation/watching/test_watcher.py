@@ -296,7 +296,7 @@ def test_a_run_in_which_ranks_of_a_killed_runner_are_at_work_waits(watching, run
     [
         (0, "in other episodes"),
         (3, "in other episodes, 3 of them from the same initial conditions"),
-        (4, "once more, from the same initial conditions"),
+        (4, "again, from the same initial conditions"),
     ],
 )
 def test_both_scores_of_the_best_are_remembered_and_nothing_is_scored_twice(watching, num_alike, in_words):

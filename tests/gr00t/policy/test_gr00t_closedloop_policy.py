@@ -73,7 +73,7 @@ DEVICES: list[tuple[str | None, int, dict[str, Any], str]] = [
     (None, 2, {"yaml": "cuda:2"}, "policy_device: 'cuda:2'"),
     (None, 2, {"policy_device": "cuda:2"}, "policy_device: 'cuda:2'"),
     (None, 2, {"policy_device_id": -1}, "policy_device_id: -1"),
-    (None, 2, {"policy_device": "gpu"}, "'gpu' is no device"),
+    (None, 2, {"policy_device": "gpu"}, "'gpu' is not a device"),
 ]
 
 

@@ -293,4 +293,4 @@ def test_a_layout_that_is_not_certain_is_refused_with_the_cameras_name(shape, re
 
 def test_a_camera_that_shows_depth_is_no_picture():
     [problem] = misfits(environment_of((6, 8, 1), torch.float32), IMAGES, {}, None)
-    assert problem.message == "camera 'front' is no colour picture: torch.float32 of shape (6, 8, 1)"
+    assert problem.message == "camera 'front' is not a colour picture: torch.float32 of shape (6, 8, 1)"

@@ -180,7 +180,7 @@ class TestHeldAgainstTheJob:
         (seed,) = self.job(lifted, seed=4).doubts
         assert "with seed 3 and not 4" in seed
         environment, *_ = self.job(lifted, environment="stack").doubts
-        assert environment == f"{lifted} was made in 'lift_object', and is used in 'stack'"
+        assert environment == f"{lifted} was recorded in 'lift_object', and is used in 'stack'"
         assert self.job(lifted, trajectory_index=0).doubts == ()
 
     def test_rows_out_of_order_are_played_in_order(self, lifted):

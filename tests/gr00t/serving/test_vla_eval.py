@@ -134,9 +134,9 @@ def both(picture: dict[str, Any]) -> dict[str, Any]:
         (shown(3, images=[1]), "a list of length 1"),
         (shown(3, images={"front": array(np.zeros((6, 8, 3)), "|u1")}), "no picture 'side'"),
         (shown(3, images=None), "lacks 'camera_obs'"),
-        (shown(3, images=both(array(np.zeros((3, 6, 8)), "|u1"))), "shape (3, 6, 8), (6, 8, 3) is due"),
+        (shown(3, images=both(array(np.zeros((3, 6, 8)), "|u1"))), "shape (3, 6, 8), expected (6, 8, 3)"),
         (shown(3, images=both(PNG)), "'front': a picture is no png"),
-        (shown(3, images=both(LARGE)), "shape (600, 800, 3), (6, 8, 3) is due"),
+        (shown(3, images=both(LARGE)), "shape (600, 800, 3), expected (6, 8, 3)"),
         (shown(3, images=both({**LARGE, "shape": [6, 8, 3]})), "(800, 600) pixels"),
         (packed("greeting", {}, 3), "the str 'greeting'"),
         (hello(3, version=2), "hello refused: version the int '2'"),
@@ -200,7 +200,7 @@ def test_a_policy_that_fails_says_so_and_plays_the_next_episode():
             connection.send(start(1))
             assert asked(connection, shown(2))["type"] == "action"
             assert asked(connection, shown(3))["payload"]["error"] == "policy failed: ValueError: tumbled"
-            assert "no episode is under way" in asked(connection, shown(4))["payload"]["error"]
+            assert "no episode is running" in asked(connection, shown(4))["payload"]["error"]
             connection.send(packed("episode_end", {}, 5))
 
 

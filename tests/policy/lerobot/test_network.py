@@ -132,7 +132,7 @@ def test_a_policy_that_was_written_over_is_not_asked_on_after_its_process_died(t
         ("hang once", PolicyLostError, r"within 0\.2 s"),
         ("raise", PolicyError, "ValueError: a tensor"),
         ("nan", PolicyError, "not finite"),
-        ("few", PolicyError, r"\(2, 2, 5\); due is \(2, 3, 5\)"),
+        ("few", PolicyError, r"\(2, 2, 5\); expected \(2, 3, 5\)"),
     ],
 )
 def test_what_goes_wrong_is_told(tmp_path, misbehaviour, error, told):

@@ -139,7 +139,7 @@ def test_statistics_of_what_is_to_be_normalised_raise_no_doubt(tmp_path):
         (OTHERS, ALL, [f"policy_preprocessor.json' .*{STATE}, .*so100.action, so100"]),
         (ALL, OTHERS, ["policy_postprocessor.json' .*action, "]),
         ({f"{STATE}.mean": [0.1] * 6}, ALL, ["nothing would be normalised"]),
-        (STATES | {f"{STATE}.std": [float("nan")] * 6}, ALL, [f"finite numbers: {STATE}.std"]),
+        (STATES | {f"{STATE}.std": [float("nan")] * 6}, ALL, [f"not finite: {STATE}.std"]),
         (ALL, {**ACTIONS, "action.max": [float("inf")] * 5}, ["policy_postprocessor.json' .*: action.max"]),
         (ALL, None, ["damaged"]),
     ],
@@ -247,7 +247,9 @@ def test_what_the_dataset_of_the_training_says_otherwise_is_told():
     inputs = fitted(features(states={STATE: 6}), data, options, environment)
     said, order, action = inputs.connections(options, data, environment, ["the files say no"]).doubts(environment)
     assert said == "the files say no"
-    assert order.startswith("its training's dataset forms observation.state of fingers + robot_joint_pos, the job of ")
+    assert order.startswith(
+        "its training's dataset builds observation.state from fingers + robot_joint_pos, the job from "
+    )
     assert action.startswith(f"policy has its action in the order {', '.join(taken[::-1])}, the environment takes ")
     columns = LeRobotPolicyCfg(pretrained="policy", action_columns=(4, 3, 2, 1, 0))
     inputs = fitted(features(states={STATE: 6}), data, columns, environment)

@@ -180,7 +180,7 @@ def test_a_job_that_completed_without_an_episode_has_an_empty_file(run, export):
 
 def test_a_run_of_which_nothing_was_to_run_is_refused(run, export):
     write_plan(run, planned(status=JobStatus.COMPLETED))
-    with pytest.raises(ConfigError, match="no job that was to run"):
+    with pytest.raises(ConfigError, match="no job to export"):
         export()
 
 

@@ -40,7 +40,7 @@ def catalog(run, tmp_path):
     pytest.importorskip("datafusion", reason="Rerun's catalog, which reads recordings as tables, is not installed")
     server = pytest.importorskip("rerun.server", reason="the extra rerun is not installed")
     [line] = export_rerun(run, tmp_path / "there")
-    assert line == f"{tmp_path / 'there' / 'lift'}: episodes 2; look with: rerun {tmp_path / 'there' / 'lift'}"
+    assert line == f"{tmp_path / 'there' / 'lift'}: episodes 2; open with: rerun {tmp_path / 'there' / 'lift'}"
     files = [str(path) for path in sorted((tmp_path / "there").rglob("*.rrd"))]
     with server.Server(host="127.0.0.1", datasets={"episodes": files}) as served:
         yield served.client().get_dataset("episodes")

@@ -63,7 +63,7 @@ def test_an_error_whose_recording_is_lost_stands_and_is_reported(tmp_path, job, 
     recovery = recover(tmp_path)
     assert recovery.jobs[0].finished == {0, 1, 2, 3}
     assert not recovery.left()
-    assert any("demo_1 ended in an error, and the recording is lost" in note for note in recovery.notes)
+    assert any("episode 1 ended in an error, and the recording is lost" in note for note in recovery.notes)
     assert job.committed()[1].outcome == "error"
     assert merge_results(tmp_path).jobs["retried"].tolist() == [0]
 
@@ -73,7 +73,7 @@ def test_verify_names_the_lost_recording_before_and_after_a_resume(tmp_path, job
     for _ in range(2):
         assert main(["verify", str(tmp_path), "--sample", "0"]) == 1
         lines = capsys.readouterr().out.splitlines()
-        told = [line for line in lines if "recording of an error is lost" in line]
+        told = [line for line in lines if "recording of an episode with an error is lost" in line]
         assert len(told) == 1
         assert "demo_1" in told[0]
         recover(tmp_path)

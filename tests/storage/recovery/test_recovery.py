@@ -165,7 +165,7 @@ def test_torn_and_unreadable_lines_are_told(tmp_path, job):
     assert recovery.jobs[0].finished == {0}
     assert any("line 1 is no episode" in note for note in recovery.notes)
     assert any("last line was torn" in note for note in recovery.notes)
-    assert any("took lines out of episode_results_rank0_life1.jsonl: 1;" in note for note in recovery.notes)
+    assert any("removed 1 lines from episode_results_rank0_life1.jsonl;" in note for note in recovery.notes)
     assert job.set_aside() == {"episode_results_rank0_life1.jsonl"}
     assert recover(tmp_path).notes == ()
 
@@ -291,7 +291,7 @@ def test_a_dataset_that_is_unreadable_or_gone_runs_again(tmp_path, job, is_gone)
     assert recovery.jobs[0].finished == set()
     assert job.committed() == {}
     assert job.set_aside() == {"episode_results_rank0.jsonl"} | (set() if is_gone else {"dataset_lift.hdf5"})
-    assert any("demo_0 to demo_1 had a commit line" in note for note in recovery.notes)
+    assert any("episodes 0 to 1 had a commit line" in note for note in recovery.notes)
 
 
 def test_a_recording_other_than_the_committed_one_is_set_aside(tmp_path, job):
@@ -379,7 +379,7 @@ def test_an_episode_whose_process_died_before_the_commit_line_is_adopted(tmp_pat
     assert recovery.jobs[0].finished == {0, 1}
     assert job.committed()[1] == job.line(1, rank=3)
     assert job.recorded() == {"dataset_lift.hdf5": [0, 1]}
-    assert any("adopted demo_1" in note for note in recovery.notes)
+    assert any("adopted episode 1" in note for note in recovery.notes)
     assert recover(tmp_path).notes == ()
 
 
@@ -546,7 +546,7 @@ def test_committed_parts_are_consolidated_at_the_end_of_a_run_and_others_stay(tm
     notes, loss = consolidate_leftovers(job.directory, planned().name)
     assert job.recorded() == {"dataset_lift.hdf5": [0, 1], "e000002.h5": [2], "e000003.h5": [3]}
     assert len(notes) == 3
-    assert loss == "the recordings of demo_3 are damaged or gone since they finished; resume to run them again"
+    assert loss == "the recordings of episode 3 are damaged or gone; resume to run them again"
     assert consolidate_leftovers(tmp_path / "no job", planned().name) == ([], None)
 
 

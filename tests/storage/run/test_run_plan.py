@@ -268,13 +268,13 @@ def test_a_damaged_file_is_named(tmp_path, name, read):
 
 def test_what_was_found_is_a_sentence():
     assert FOUND.in_words() == (
-        "the files of 1,200 episodes are whole; 2 of 2 episodes ran again bitwise the same (lift 3, 7)"
+        "the files of 1,200 episodes are whole; 2 of 2 episodes repeated bit for bit (lift 3, 7)"
     )
     ended = dataclasses.replace(BITWISE, job="reach", is_bitwise=False, verdict="ended the same")
     differs = dataclasses.replace(ended, is_same=False, verdict="differs first at control step 17")
     worse = dataclasses.replace(FOUND, problems=("job 'lift': demo_2 is damaged", "more"), episodes=(ended, differs))
     assert worse.in_words() == (
-        "wrong with the files: job 'lift': demo_2 is damaged, and 1 more; 1 ended the same (reach 3); "
+        "defects in the files: job 'lift': demo_2 is damaged, and 1 more; 1 ended the same (reach 3); "
         "reach 3 differs first at control step 17"
     )
     assert dataclasses.replace(FOUND, episodes=()).in_words().endswith("; no episode ran again")
