@@ -206,7 +206,7 @@ def begin(place: Path, num_episodes: int, num_ranks: int) -> tuple[str, Path]:
     job = {"name": JOB, "arena_env_args": {"environment": "reach"}, "policy_type": "random_action"}
     jobs.write_text(json_text({"jobs": [{**job, "num_episodes": num_episodes}]}), encoding="utf-8")
     words = ("--eval_jobs_config", str(jobs), "--output_dir", str(place / "out"), "--cluster", "ray")
-    request = asked_for(words, may_import=True)
+    request = asked_for(words)
     needs = needs_of(request, ClusterOptions(cluster="ray"), working_directory=str(place))
     context = DistributedContext(world_size=num_ranks, local_world_size=num_ranks)
     started = start_run(request, ranks_of_one(context), devices_to_come=["cpu"] * num_ranks)

@@ -9,8 +9,8 @@ import pytest
 
 from isaaclab_arena.cli.main import main as cli
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.condition_sets import load_conditions, save_conditions
 from isaaclab_arena.evaluation.eval_runner import main
+from isaaclab_arena.evaluation.job import load_conditions, save_conditions
 from isaaclab_arena.evaluation.policy_runner import main as policy_runner
 from tests.end_to_end.launching import command, episodes_table, run, write_jobs
 
