@@ -44,7 +44,7 @@ _GROUPS = {
     "evaluate": {
         "run": ("isaaclab_arena.evaluation.eval_runner:EvalOptions", "run the jobs of a job file, show their table"),
         "policy": ("isaaclab_arena.evaluation.policy_runner:PolicyOptions", "run one policy in one environment"),
-        "resume": (f"{_HERE}.runs:resume:ResumeOptions", "go on with the run in a directory"),
+        "resume": (f"{_HERE}.runs:resume:ResumeOptions", "continue the run in a directory"),
         "watch": (f"{_HERE}.watch:WatchOptions", "evaluate the checkpoints of a training as they appear"),
         "validate": (f"{_HERE}.validate:ValidateOptions", "check job files without running anything"),
     },

@@ -393,7 +393,7 @@ def film(argv: Sequence[str]) -> int:
 
             page = kept(lambda: write_report([options.run]), way_out="isaaclab-arena report writes the page elsewhere")
             if page is not None:
-                _say(f"report written anew, with the films: {page}")
+                _say(f"report written again, with the films: {page}")
     if options.json:
         print_json({"episodes": filmed, "report": None if page is None else str(page)})
     return 0 if with_film == len(filmed) else 1

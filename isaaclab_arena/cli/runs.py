@@ -77,7 +77,7 @@ def resume(argv: Sequence[str]) -> int:
     plan = ledger.read_run_plan(directory)
     program = (plan.command_line or ("",))[0]
     if program not in _RUNNERS:
-        way_out = "which has to go on with it: evaluate(..., output_dir=..., resume=True) in Python"
+        way_out = "which has to continue it: evaluate(..., output_dir=..., resume=True) in Python"
         message = f"was started by {program or 'a program of its own'}, {way_out}"
         raise ConfigError(message, file=str(directory), key="command_line")
     # Relative paths of the command line count from the directory in which it was typed.

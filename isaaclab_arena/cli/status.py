@@ -57,18 +57,18 @@ class StatusOptions:
 class RunState(StrEnum):
     """The state of a run, as its files show it."""
 
-    STARTING = "starting"  # it is planned, and no rank has begun
+    STARTING = "starting"  # it is planned, and no rank has started
     RUNNING = "running"
     FINISHED = "finished"  # with all episodes of all jobs
-    STOPPED = "stopped"  # without some of them
+    INTERRUPTED = "interrupted"  # without some of them
 
 
 class JobState(StrEnum):
     """The state of a job, as the files of its run show it."""
 
-    NOT_BEGUN = "not begun"
+    NOT_STARTED = "not started"
     RUNNING = "running"  # a rank is at it
-    BEGUN = "begun"  # some of it is done, and no rank is at it now
+    STARTED = "started"  # some of it is done, and no rank is at it now
     COMPLETED = "completed"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -166,8 +166,8 @@ def main(argv: Sequence[str]) -> int:
         if training is not None:
             show_training(training, console)
     has_failed = any(record.tries and not record.is_done for record in records.values())
-    has_stopped = not is_watch and training is not None and training.way_out is not None
-    return int(has_failed or has_stopped or bool(status and status.wrong))
+    is_interrupted = not is_watch and training is not None and training.way_out is not None
+    return int(has_failed or is_interrupted or bool(status and status.wrong))
 
 
 def run_status(directory: Path) -> RunStatus:
@@ -180,7 +180,7 @@ def run_status(directory: Path) -> RunStatus:
         reports = heartbeat.reports_from_files(directory, world_size=last.world_size, run_id=last.run_id)
     # After the ranks: what a rank has finished before its end is then in the tables.
     tables = merge.read(directory, episode_columns=("job", "outcome", "error", "termination"))
-    state = RunState.STOPPED
+    state = RunState.INTERRUPTED
     if any(each.fate is heartbeat.RankFate.WORKING for each in reports):
         state = RunState.RUNNING
     elif tables.complete:
@@ -220,7 +220,7 @@ def run_status(directory: Path) -> RunStatus:
         jobs=jobs,
         ranks=tuple(map(_rank_progress, reports)),
         wrong=tuple(wrong),
-        way_out=resume if state is RunState.STOPPED else None,
+        way_out=resume if state is RunState.INTERRUPTED else None,
     )
 
 
@@ -231,8 +231,8 @@ def _job_progress(row: Mapping[str, Any], ranks: tuple[int, ...]) -> JobProgress
         ledger.JobResultStatus.COMPLETED: JobState.COMPLETED,
         ledger.JobResultStatus.FAILED: JobState.FAILED,
         ledger.JobResultStatus.SKIPPED: JobState.SKIPPED,
-        ledger.JobResultStatus.MISSING: JobState.NOT_BEGUN,
-    }.get(status, JobState.BEGUN)
+        ledger.JobResultStatus.MISSING: JobState.NOT_STARTED,
+    }.get(status, JobState.STARTED)
     if ranks and status is not ledger.JobResultStatus.COMPLETED:
         state = JobState.RUNNING
     return JobProgress(
@@ -254,8 +254,8 @@ def _rank_progress(report: heartbeat.RankReport) -> RankProgress:
     status = report.status
     return RankProgress(
         rank=report.rank,
-        state="not begun" if status is None else str(report.fate),
-        doing="has not begun" if status is None else heartbeat.doing_in_words(report),
+        state="not started" if status is None else str(report.fate),
+        doing="has not started" if status is None else heartbeat.doing_in_words(report),
         host=status and status.host,
         job=status and status.current_job,
         episodes=status.episodes_done if status else 0,
@@ -272,7 +272,7 @@ def _wrong_with_ranks(directory: Path, reports: Sequence[heartbeat.RankReport], 
         status = each.status
         if status is None:
             if state is RunState.RUNNING:
-                yield f"rank {each.rank} has not begun: it waits for its node, or could not start"
+                yield f"rank {each.rank} has not started: it waits for its node, or could not start"
             continue
         where = f"rank {each.rank} on {status.host}"
         since = f"its last sign was at {status.updated_at[11:19]} UTC; {directory / 'logs' / f'rank{each.rank}.log'}"
@@ -281,7 +281,7 @@ def _wrong_with_ranks(directory: Path, reports: Sequence[heartbeat.RankReport], 
         elif each.fate is heartbeat.RankFate.WORKING and each.silent_s > heartbeat.UNUSUAL_SILENCE_S:
             yield f"{where} has been silent for {heartbeat.clock_text(each.silent_s)}; {since} may say why"
     if state is RunState.STARTING:
-        yield "no rank has begun: they wait for resources, or the program has ended"
+        yield "no rank has started: they wait for resources, or the program has ended"
 
 
 def _wrong_with_jobs(tables: merge.Tables, jobs: Sequence[JobProgress], state: RunState) -> Iterator[str]:
@@ -303,13 +303,13 @@ def _wrong_with_jobs(tables: merge.Tables, jobs: Sequence[JobProgress], state: R
         episodes = "1 episode" if number == 1 else f"{number} episodes"
         yield f"job '{job}': {episodes} ended in an error: {first.partition(chr(10))[0]}"
 
-    if state is RunState.STOPPED:
+    if state is RunState.INTERRUPTED:
         for missing in tables.missing:
             if missing.status is ledger.JobResultStatus.INTERRUPTED:
                 yield describe_missing(missing)
-        if left := [job.name for job in jobs if job.state is JobState.NOT_BEGUN]:
+        if left := [job.name for job in jobs if job.state is JobState.NOT_STARTED]:
             shown = ", ".join(left[:_MAX_NAMES]) + (f" and {len(left) - _MAX_NAMES} more" if left[_MAX_NAMES:] else "")
-            yield f"{'1 job was' if len(left) == 1 else f'{len(left)} jobs were'} not begun: {shown}"
+            yield f"{'1 job was' if len(left) == 1 else f'{len(left)} jobs were'} not started: {shown}"
 
 
 def training_status(directory: Path) -> TrainingStatus | None:
@@ -340,7 +340,7 @@ def training_status(directory: Path) -> TrainingStatus | None:
     elif total is not None and iteration >= total:
         state = RunState.FINISHED
     elif settings.is_file():
-        state = RunState.STOPPED
+        state = RunState.INTERRUPTED
     is_known = state is RunState.RUNNING and total is not None and len(rates) > 0
     return TrainingStatus(
         directory=str(directory),
@@ -352,7 +352,7 @@ def training_status(directory: Path) -> TrainingStatus | None:
         silent_s=silent_s,
         last_checkpoint=str(found[-1].path) if found else None,
         best_checkpoint=None if best is None else str(best[0]),
-        way_out=resume if state is RunState.STOPPED else None,
+        way_out=resume if state is RunState.INTERRUPTED else None,
     )
 
 
@@ -382,7 +382,7 @@ def show_run(status: RunStatus, console: Console) -> None:
     # Of very many jobs those that are not simply done or to come are shown first.
     jobs = list(status.jobs)
     if len(jobs) > MAX_JOBS_SHOWN:
-        jobs.sort(key=lambda job: job.state in (JobState.COMPLETED, JobState.NOT_BEGUN, JobState.SKIPPED))
+        jobs.sort(key=lambda job: job.state in (JobState.COMPLETED, JobState.NOT_STARTED, JobState.SKIPPED))
     lines = [
         (
             job.name,
@@ -420,7 +420,7 @@ def show_run(status: RunStatus, console: Console) -> None:
     for line in status.wrong:
         console.print(Text(plain_text(f"problem: {line}"), style="red"), soft_wrap=True)
     if status.way_out is not None:
-        console.print(Text(plain_text(f"go on with: {status.way_out}"), style="bold"), soft_wrap=True)
+        console.print(Text(plain_text(f"continue with: {status.way_out}"), style="bold"), soft_wrap=True)
 
 
 def show_training(status: TrainingStatus, console: Console) -> None:
@@ -436,7 +436,7 @@ def show_training(status: TrainingStatus, console: Console) -> None:
     lines = [f"{status.directory}: {', '.join(parts)}"]
     lines += [f"last checkpoint: {status.last_checkpoint or 'none yet'}"]
     lines += [f"best checkpoint: {status.best_checkpoint} ({BEST_RULE})"] if status.best_checkpoint else []
-    lines += [f"go on with: {status.way_out}"] if status.way_out else []
+    lines += [f"continue with: {status.way_out}"] if status.way_out else []
     for line in lines:
         console.print(Text(plain_text(line), style="bold" if line is lines[0] else ""), soft_wrap=True)
 
@@ -457,7 +457,7 @@ def show_watch(directory: Path, records: Mapping[int, curve.Evaluated], console:
     lines = [
         (
             str(step),
-            "done" if record.is_done else f"failed, tried {record.tries} times" if record.tries else "begun",
+            "done" if record.is_done else f"failed, tried {record.tries} times" if record.tries else "started",
             scores[step].rate_in_words if step in scores else "-",
             scores[step].scored_in_words if step in scores else "-",
             record.reason or "-",

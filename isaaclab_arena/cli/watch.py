@@ -530,7 +530,7 @@ class Watch:
                 best = curve.Best(chosen=chosen, fresh=fresh, alike=alike)
                 write_text(self._directory / curve.BEST_FILE, json_text(best), overwrite=True)
         where = f"step {chosen.step}, {checkpoint.path} ({BEST_RULE})"
-        self.say(f"the best is {where}: {chosen.in_words} in the episodes that it was chosen by")
+        self.say(f"the best is {where}: {chosen.in_words} in the episodes that selected it")
         again = f"in others it could not be scored: {reason}"
         self.say(f"  {again if best is None else f'{best.in_words}: {best.fresh.in_words}'}")
         return 0

@@ -107,7 +107,7 @@ class PlaceOptions:
     resume: str | None = None
     """Resume a run: that of the directory, of --output_dir, or the newest of --output_base_dir with the same jobs."""
     rerun: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """With --resume, run this job's episodes anew if it evaluates other content now; may be given several times."""
+    """With --resume, run this job's episodes again if its policy or environment has changed; repeatable."""
     retry_errors: bool = False
     """With --resume, run episodes with an error again; the table counts them."""
     save_conditions: str | None = None
@@ -299,7 +299,7 @@ class RunOptions(
                 self.presets is not None and is_no_solver_here(self.presets),
                 f"there is no '{self.presets}' here; MuJoCo or MuJoCo-Warp simulates every environment",
             ),
-            ("retry_errors", self.retry_errors and is_new, "needs --resume: it goes on with an earlier run"),
+            ("retry_errors", self.retry_errors and is_new, "needs --resume: it continues an earlier run"),
             (
                 "rerun",
                 bool(self.rerun) and is_new,

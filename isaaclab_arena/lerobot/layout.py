@@ -290,7 +290,7 @@ def read_frames(
         most = (size[0] + 64) * (size[1] + 64)
         if stream.codec_context.height * stream.codec_context.width > most:
             found = (stream.codec_context.height, stream.codec_context.width)
-            raise StorageError(f"{path} has frames of {found}; {size} are due")
+            raise StorageError(f"{path} has frames of {found}, expected {size}")
         stream.codec_context.options = {"max_pixels": str(most)}
         time_base = stream.time_base or Fraction(1, 1)
         start = stream.start_time or 0
@@ -484,19 +484,19 @@ def read_pictures(path: Path, name: str, rows: TableExtent, size: tuple[int, int
     found = 0
     for found, content in enumerate(encoded, start=1):
         if found > rows.num_rows:
-            raise StorageError(f"{path}: '{name}' has more than the {rows.num_rows} pictures that are due")
+            raise StorageError(f"{path}: '{name}' has more than the expected {rows.num_rows} pictures")
         what = f"{path}: picture {found} of '{name}'"
         try:
             with Image.open(BytesIO(content), formats=("PNG", "JPEG")) as picture:
                 # The header has the size, so no picture larger than stated is decoded.
                 if picture.size != (width, height):
-                    raise StorageError(f"{what} has {picture.size} pixels across and down; {(width, height)} are due")
+                    raise StorageError(f"{what} has {picture.size} pixels across and down, expected {(width, height)}")
                 frame = np.asarray(picture.convert("RGB"))
         except (OSError, EOFError, SyntaxError, ValueError, struct.error) as error:
             raise StorageError(f"{what} is neither PNG nor JPEG, or is damaged") from error
         yield frame
     if found < rows.num_rows:
-        raise StorageError(f"{path}: '{name}' has {found} pictures; {rows.num_rows} are due")
+        raise StorageError(f"{path}: '{name}' has {found} pictures, expected {rows.num_rows}")
 
 
 MAX_MEMORY_BYTES = 4 << 30

@@ -243,7 +243,7 @@ class StoredDataset:
             if values.shape != (episode.num_steps, sizes[name]):
                 raise StorageError(
                     f"{episode.data_file}: '{name}' of episode {episode_index} has {len(values)} rows of "
-                    f"{values.shape[1]}; {episode.num_steps} rows of {sizes[name]} are due"
+                    f"{values.shape[1]}, expected {episode.num_steps} rows of {sizes[name]}"
                 )
 
         # Some writers store the rows of an episode in another order than their frame index.
@@ -260,7 +260,7 @@ class StoredDataset:
             count = self._rows_in(table).get(index, 0)
             # An episode with a wrong number of rows cannot be read; a wrong table is only a remark.
             if count != episode.num_steps:
-                missing[index] = f"{table} has {count} rows of episode {index}, {episode.num_steps} are due"
+                missing[index] = f"{table} has {count} rows of episode {index}, expected {episode.num_steps}"
             elif table != episode.data_file:
                 moved.append(index)
 

@@ -84,7 +84,7 @@ def columns(
         part = batch.filter(pa.array(batch[key].to_numpy(zero_copy_only=False) == value))
         found += part.num_rows
         if found > num_rows:
-            raise RefusedError(f"{path} has more rows with {key} {value} than the {num_rows} that are due")
+            raise RefusedError(f"{path} has more rows with {key} {value} than the expected {num_rows}")
         parts.append(part)
     table = pa.Table.from_batches(parts, schema=pa.schema([file.schema_arrow.field(name) for name in wanted]))
 
@@ -145,7 +145,7 @@ def pictures(
             picture = encoded[row].as_buffer()
             if picture is None or picture.size > max_size:
                 size = "no bytes" if picture is None else f"{picture.size} bytes"
-                raise RefusedError(f"{path}: a picture of '{name}' has {size}; at most {max_size} are due")
+                raise RefusedError(f"{path}: a picture of '{name}' has {size}; at most {max_size} are allowed")
             found.append(np.frombuffer(picture, np.uint8))
         yield {"read": True}, {str(number): each for number, each in enumerate(found)}
 
@@ -201,6 +201,6 @@ def _rows_at_once(
                 if column.num_values > max(1, group.num_rows) * max(1, most):
                     raise RefusedError(
                         f"{path}: '{column.path_in_schema}' has {column.num_values} values in {group.num_rows} rows; "
-                        f"at most {most} in a row are due"
+                        f"at most {most} in a row are allowed"
                     )
     return max(1, min(65_536, (1 << 21) // max(1, max_size)))

@@ -62,7 +62,7 @@ class OpenpiCodec(Codec):
         """Return the answer to the last observation."""
         answer = self._read(said)
         if not isinstance(answer, Mapping):
-            raise AnswerError(f"answered {in_words(answer)}, a map is due")
+            raise AnswerError(f"answered {in_words(answer)}, expected a map")
         return answer
 
     def _read(self, said: str | bytes | bytearray) -> Any:

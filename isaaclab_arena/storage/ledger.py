@@ -149,7 +149,7 @@ TRANSITIONS = (
     ("a piece is played", "claims/attempt_<n>/j<job>_p<piece>.done", "its new owner finds it committed"),
     ("a job is consolidated", "dataset_<job>.hdf5, then no episodes/", "its episode files are removed"),
     ("a job is reported", "job_report_rank<r>.json, then no begun file", "the later one of the two counts"),
-    ("the run is merged", "tables, results.json, then report.html", "old tables are written anew"),
+    ("the run is merged", "tables, results.json, then report.html", "old tables are written again"),
 )
 """Each event of a run, its trace on disk from then on, and the effect of a death before the next event."""
 

@@ -278,11 +278,11 @@ def begin_with(algorithm: Any, path: Path) -> str:
             learned["critic_state_dict"] = fitted
         else:
             reason = f"its critic {' and '.join(problems)}" if problems else "the file holds none"
-            anew.append(f"the critic begins anew: {reason}")
+            anew.append(f"the critic starts untrained: {reason}")
 
     moments = None if anew else _moments(algorithm.optimizer, networks, models.moments_by_name(checkpoint))
     if moments is None:
-        anew.append("the optimiser begins anew")
+        anew.append("the optimiser starts anew")
     else:
         taken.append("the optimiser")
         learned["optimizer_state_dict"] = {**learned["optimizer_state_dict"], "state": moments}

@@ -530,11 +530,11 @@ class TrainOptions(launch.LaunchOptions):
             problems.append(Problem(message, key="--stop_file"))
         # --load_run selects a run by name, so it needs --resume without a directory.
         if self.load_run is not None and self.resume is None:
-            problems.append(Problem("says which run to go on with; add --resume", key="--load_run"))
+            problems.append(Problem("names a run to continue; add --resume", key="--load_run"))
         elif self.load_run is not None and self.resume:
             problems.append(Problem("names a run, and --resume a directory; give one of them", key="--load_run"))
         if self.load_checkpoint is not None and self.resume and Path(self.load_checkpoint).exists():
-            message = f"'{self.load_checkpoint}' begins a new run, and --resume goes on with one; give one of them"
+            message = f"'{self.load_checkpoint}' starts a new run, and --resume continues one; give one of them"
             problems.append(Problem(message, key="--load_checkpoint"))
         refuse(problems)
 
@@ -640,7 +640,7 @@ def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str])
     found = _newest_match(runs, options.load_run or ".*", key="--load_run")
     if found is None:
         which = f" whose name matches '{options.load_run}'" if options.load_run else ""
-        raise ConfigError(f"there is no run in {directory}{which} to go on with", key="--resume")
+        raise ConfigError(f"{directory} has no run{which} to continue", key="--resume")
     return found.absolute()
 
 

@@ -271,7 +271,7 @@ def _stopped(training: Training, progress: Progress, code: int) -> int:
     if progress.is_writer:
         last = training.checkpoint(training.num_steps)
         command = f"isaaclab-arena resume {shlex.quote(str(last.parent))}"
-        _LOG.info("stopped; the last checkpoint is %s; go on with: %s", last, command)
+        _LOG.info("stopped; the last checkpoint is %s; continue with: %s", last, command)
     return code
 
 

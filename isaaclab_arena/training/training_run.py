@@ -146,7 +146,7 @@ def shared_run_directory(options: settings.TrainOptions, config: settings.Traini
         run_directory = options.run_directory.absolute()
         is_there = run_directory.exists()
         if is_there and not (run_directory.is_dir() and {path.name for path in run_directory.iterdir()} <= {*_EARLY}):
-            message = f"'{run_directory}' is not empty; go on with --resume, or name a new directory"
+            message = f"'{run_directory}' is not empty; continue with --resume, or name a new directory"
             raise ConfigError(message, key="--run_directory")
         run_directory.mkdir(parents=True, exist_ok=True)
     announce(among, launch, run_directory)

@@ -43,7 +43,7 @@ def beat(directory: Path, rank: int = 0, **changes) -> RankStatus:
 
 @pytest.fixture
 def run(tmp_path) -> Path:
-    """A run of two ranks that is under way: one job done, one at 4 of 10 episodes, one not begun."""
+    """A run of two ranks that is under way: one job done, one at 4 of 10 episodes, one not started."""
     jobs = {"lift": "ssssssssff", "push": "sffe------", "stack": "----------"}
     directory = write_run(tmp_path / "run", jobs)
     (directory / "logs").mkdir()
@@ -66,7 +66,7 @@ def test_a_run_under_way_shows_jobs_ranks_rates_and_the_time_left(run, capsys):
     assert found["elapsed_s"] == pytest.approx(300.0, abs=2.0)
     assert found["time_left_s"] == pytest.approx(6 * 100.0 / 4)
     states = {job["name"]: (job["state"], job["episodes"], job["ranks"]) for job in found["jobs"]}
-    assert states == {"lift": ("completed", 10, []), "push": ("running", 4, [0]), "stack": ("not begun", 0, [])}
+    assert states == {"lift": ("completed", 10, []), "push": ("running", 4, [0]), "stack": ("not started", 0, [])}
     lift, push, stack = found["jobs"]
     assert (lift["successes"], lift["scored"], lift["success_rate"]) == (8, 10, 0.8)
     assert lift["success_low"] == pytest.approx(0.4902, abs=1e-4)
@@ -96,12 +96,12 @@ def test_people_read_the_same_as_lines(run, capsys):
 def test_a_rank_that_died_and_what_is_left_are_named_with_the_way_to_go_on(run, capsys):
     beat(run, 0, current_job="push", pid=GONE, start_ticks=1)
     found = status(run, capsys, 1)
-    assert (found["state"], found["time_left_s"]) == ("stopped", None)
+    assert (found["state"], found["time_left_s"]) == ("interrupted", None)
     dead, error, missing, not_begun = found["wrong"]
     assert re.match(r"rank 0 on \S+: dead in push; its last sign was at [\d:]{8} UTC; .*rank0\.log says more", dead)
     assert "ended in an error" in error
     assert missing.startswith("missing: job 'push' on rank 0 lacks 6 episodes (4, 5, 6")
-    assert not_begun == "1 job was not begun: stack"
+    assert not_begun == "1 job was not started: stack"
     assert found["way_out"] == f"isaaclab-arena resume {run}"
 
 
@@ -140,8 +140,8 @@ def test_a_rank_on_another_machine_is_judged_by_its_time_and_by_new_beats(run):
 def test_a_rank_without_a_status_has_not_begun(run, capsys):
     (run / "logs" / "rank1.status.json").unlink()
     found = status(run, capsys, 1)
-    assert found["ranks"][1]["state"] == "not begun"
-    assert found["wrong"][0] == "rank 1 has not begun: it waits for its node, or could not start"
+    assert found["ranks"][1]["state"] == "not started"
+    assert found["wrong"][0] == "rank 1 has not started: it waits for its node, or could not start"
 
 
 def test_a_run_that_no_rank_has_begun_says_so(tmp_path, capsys):
@@ -149,7 +149,7 @@ def test_a_run_that_no_rank_has_begun_says_so(tmp_path, capsys):
     write_attempt(directory, attempt())
     found = status(directory, capsys, 1)
     assert (found["state"], found["way_out"]) == ("starting", None)
-    assert found["wrong"] == ["no rank has begun: they wait for resources, or the program has ended"]
+    assert found["wrong"] == ["no rank has started: they wait for resources, or the program has ended"]
 
 
 def test_statuses_of_an_earlier_start_do_not_count(run, capsys):
@@ -159,7 +159,7 @@ def test_statuses_of_an_earlier_start_do_not_count(run, capsys):
     assert (found["attempt"], found["elapsed_s"]) == (2, pytest.approx(10.0, abs=2.0))
     assert {job["name"]: job["state"] for job in found["jobs"]} == {
         "lift": "completed",
-        "push": "begun",
+        "push": "started",
         "stack": "running",
     }
 
@@ -198,7 +198,7 @@ def test_a_watch_shows_its_checkpoints_and_the_run_under_way(tmp_path, run, caps
     assert main(["status", str(watch)]) == 1
     text = capsys.readouterr().out
     assert re.search(r"^ *50 +done +66\.7 % \[20\.8, 93\.9\]", text, re.MULTILINE)
-    assert re.search(r"^ *100 +begun", text, re.MULTILINE)
+    assert re.search(r"^ *100 +started", text, re.MULTILINE)
     assert "step_100: running, 47%" in text
 
 
@@ -235,12 +235,12 @@ def test_a_training_shows_its_iteration_rate_last_checkpoint_and_time_left(train
     assert main(["status", str(training)]) == 1
     first, *others = capsys.readouterr().out.splitlines()
     assert re.fullmatch(
-        rf"{re.escape(str(training))}: stopped, iteration 3 of 10, 300 steps/s, last seen 0:0\d ago", first
+        rf"{re.escape(str(training))}: interrupted, iteration 3 of 10, 300 steps/s, last seen 0:0\d ago", first
     )
     assert others == [
         f"last checkpoint: {training / 'model_2.pt'}",
         f"best checkpoint: {training / 'model_best.pt'} ({BEST_RULE})",
-        f"go on with: isaaclab-arena resume {training}",
+        f"continue with: isaaclab-arena resume {training}",
     ]
 
 
@@ -250,7 +250,7 @@ def test_a_watch_that_waits_shows_its_training(training, capsys):
     assert main(["status", str(watch)]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first == f"{watch}: ended, 0 checkpoints evaluated"
-    assert second.startswith(f"{training}: stopped, iteration 3 of 10")
+    assert second.startswith(f"{training}: interrupted, iteration 3 of 10")
 
 
 def test_the_parent_of_runs_is_answered_with_the_newest_run(tmp_path, capsys):

@@ -16,7 +16,7 @@ from isaaclab_arena.training.train import main
         ("--rl_device cuda:0", "--rl_device: simulation and learning share a device; use --device"),
         ("--agent.max-iterations", "--agent.max-iterations: needs a value"),
         ("--agent.resume=maybe", "--agent.resume: is True or False, got 'maybe'"),
-        ("--load_run x", "--load_run: says which run to go on with; add --resume"),
+        ("--load_run x", "--load_run: names a run to continue; add --resume"),
     ],
 )
 def test_what_means_nothing_here_is_refused_with_a_reason(line, told, capsys):

@@ -145,11 +145,11 @@ def refused(tmp_path_factory, capsys) -> Callable[[Path], str]:
     [
         (
             a_picture_of_another_size,
-            r"picture 2 of '.*front' has \(64, 32\) pixels across and down; \(64, 64\) are due",
+            r"picture 2 of '.*front' has \(64, 32\) pixels across and down, expected \(64, 64\)",
         ),
         (a_torn_picture, "is neither PNG nor JPEG, or is damaged"),
         (a_picture_of_another_kind, "is neither PNG nor JPEG, or is damaged"),
-        (a_file_that_is_far_too_large, "at most .* are due"),
+        (a_file_that_is_far_too_large, "at most .* are allowed"),
         (no_picture, "has no bytes"),
     ],
 )
@@ -170,8 +170,8 @@ def test_a_table_that_lacks_pictures_is_named(tmp_path, refused):
     path = dataset / "data/chunk-000/episode_000000.parquet"
     table = parquet.read_table(path)
     parquet.write_table(table.slice(0, 2), path)
-    assert "has 2 rows of episode 0, 3 are due" in refused(dataset)
+    assert "has 2 rows of episode 0, expected 3" in refused(dataset)
     parquet.write_table(pa.concat_tables([table, table]), path)
-    assert "has 6 rows of episode 0, 3 are due" in refused(dataset)
+    assert "has 6 rows of episode 0, expected 3" in refused(dataset)
     parquet.write_table(table.drop_columns([CAMERA]), path)
     assert "has no column 'observation.images.front' of pictures" in refused(dataset)

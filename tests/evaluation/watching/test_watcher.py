@@ -310,7 +310,7 @@ def test_both_scores_of_the_best_are_remembered_and_nothing_is_scored_twice(watc
         assert watching.run(evaluations) == 0
         assert evaluations.asked_again == [50]
         path, watch = watching.training / "model_50.pt", watching.directory / "watch"
-        chosen = "100.0 % [51.0, 100.0] of 4 episodes in the episodes that it was chosen by"
+        chosen = "100.0 % [51.0, 100.0] of 4 episodes in the episodes that selected it"
         assert watching.said[-3:] == [
             f"the best is step 50, {path} ({BEST_RULE}): {chosen}",
             f"  {in_words}: 75.0 % [30.1, 95.4] of 4 episodes",

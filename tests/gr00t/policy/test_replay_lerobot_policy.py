@@ -211,7 +211,7 @@ class TestHeldAgainstTheJob:
     def test_rows_that_are_nowhere_are_told_before_anything_runs(self, lifted):
         table, rows = table_of(lifted)
         parquet.write_table(rows.slice(0, rows.num_rows - 1), table)
-        with pytest.raises(ConfigError, match=r"episode 1: .* has 4 rows of episode 1, 5 are due"):
+        with pytest.raises(ConfigError, match=r"episode 1: .* has 4 rows of episode 1, expected 5"):
             self.job(lifted)
         assert self.job(lifted, num_episodes=1).num_played == 1
         assert self.job(lifted, episodes=[0]).num_played == 1

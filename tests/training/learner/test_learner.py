@@ -300,7 +300,7 @@ def test_a_recurrent_network_of_rsl_rl_5(tmp_path):
 def test_a_deviation_is_taken_as_a_logarithm_where_that_is_what_is_learned_and_back(old, tmp_path):
     path, module, _ = old
     learner = small_learner(*PLAIN, "agent.actor.distribution_cfg={class_name: GaussianDistribution, std_type: log}")
-    assert "the optimiser begins anew" in begin_with(learner.algorithm, path)
+    assert "the optimiser starts anew" in begin_with(learner.algorithm, path)
     assert torch.equal(weights(learner, "actor")["distribution.log_std_param"], module.std.detach().log())
     torch.save({**learner.algorithm.save(), "iter": 8, "infos": None}, tmp_path / "model_8.pt")
     plain = small_learner(*PLAIN)
@@ -334,7 +334,7 @@ def test_a_critic_that_does_not_fit_or_is_missing_begins_anew_and_that_is_told(o
     actor = {f"mlp.{k}": v for k, v in module.actor.state_dict().items()}
     torch.save({"actor_state_dict": {**actor, "distribution.std_param": torch.ones(NUM_ACTIONS)}}, path)
     told = begin_with(small_learner(*PLAIN).algorithm, path)
-    assert told.endswith("; the critic begins anew: the file holds none, the optimiser begins anew")
+    assert told.endswith("; the critic starts untrained: the file holds none, the optimiser starts anew")
 
 
 def test_grpo_takes_the_actor_and_stays_near_it(old):
@@ -371,7 +371,7 @@ def test_steps_of_the_optimiser_may_be_plain_numbers_as_older_versions_of_torch_
 def test_an_optimiser_that_is_none_begins_anew(old, optimizer):
     path, module, _ = old
     torch.save({"model_state_dict": module.state_dict(), "optimizer_state_dict": optimizer}, path)
-    assert begin_with(small_learner(*PLAIN).algorithm, path).endswith(".pt; the optimiser begins anew")
+    assert begin_with(small_learner(*PLAIN).algorithm, path).endswith(".pt; the optimiser starts anew")
 
 
 @pytest.mark.parametrize(
