@@ -381,6 +381,20 @@ def test_sentences_tell_what_so_many_pairs_could_show(tmp_path):
     assert first.endswith("no pair differs")
 
 
+def test_a_sentence_tells_a_return_that_differs_where_success_does_not_decide(tmp_path):
+    runs = []
+    for name, more in (("old", 0.0), ("new", 1.5)):
+        runs.append(read_run(write_run(tmp_path / name, {"lift": "sf" * 6})))
+        episodes = runs[-1].arms["lift"].episodes
+        better = dataclasses.replace(episodes, episode_return=episodes.episode_return + more + 0.01 * episodes.index)
+        arm = dataclasses.replace(runs[-1].arms["lift"], episodes=better if more else episodes)
+        runs[-1] = dataclasses.replace(runs[-1], arms={"lift": arm})
+    told = [line for line in sentences(compare_runs(runs[1], runs[0], Question())) if "success aside" in line]
+    assert len(told) == 1
+    assert told[0].startswith("lift: success aside, they differ: return 7.055 against 5.5, +1.555 [+1.53")
+    assert told[0].endswith("] (95 %)")
+
+
 def test_sentences_tell_errors_and_unequal_conditions(tmp_path):
     candidate = run_of(tmp_path / "candidate", {"lift": "sesss"}, moved={3: 0.1})
     baseline = run_of(tmp_path / "baseline", {"lift": "sssssss"})
