@@ -585,9 +585,7 @@ def reason_against(first: Arm, second: Arm, *, partial: bool, may_be_partial: bo
     for arm in (first, second):
         if arm.num_missing and not partial:
             otherwise = ", or compare what there is with --partial" if may_be_partial else ""
-            return (
-                f"{arm.label} has {arm.num_missing} of {arm.planned} episodes to go: finish it with --resume{otherwise}"
-            )
+            return f"{arm.label} has {arm.num_missing} of {arm.planned} episodes to go: {arm.way_to_finish}{otherwise}"
         if not arm.measures_success:
             return f"{arm.label} does not measure success"
     return None

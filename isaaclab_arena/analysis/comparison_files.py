@@ -344,7 +344,7 @@ def leaderboard(runs: Sequence[ReadRun], question: comparison.Question) -> Leade
                 )
             if arm.num_missing:
                 raise comparison.NotComparableError(
-                    f"{arm.label} has {arm.num_missing} episodes to go: finish it with --resume"
+                    f"{arm.label} has {arm.num_missing} episodes to go: {arm.way_to_finish}"
                 )
             if not arm.measures_success:
                 raise comparison.NotComparableError(f"{arm.label} does not measure success")

@@ -418,7 +418,7 @@ def _rates(jobs: Sequence[JobOnPage], suites: Sequence[Mapping[str, Any]]) -> It
         yield Finding(claim=f"{suite['name']}: mean of its tasks {suite['mean']}", figures=figures)
     measured = sorted((job for job in jobs if job.num_scored), key=lambda job: job.row["success_rate"])
     if not measured:
-        for job in jobs:
+        for job in jobs[:MOST_PAIRS]:
             if "mean_return" in job.means:
                 claim = f"{job.name} has a mean return of {job.means['mean_return']}"
                 yield Finding(claim=claim, figures=f"{job.row['episodes']} episodes, whose success is not measured.")

@@ -341,12 +341,13 @@ def job_on_page(
     success = np.where(is_error, np.nan, success)
     length, total = (episodes[name].to_numpy(float, na_value=np.nan) for name in ("length", "return"))
     columns = condition_columns(episodes["conditions"].to_numpy(object))
-    telling = telling_conditions(columns, success, keys_in(episodes))
+    keys = keys_in(episodes)
+    telling = telling_conditions(columns, success, keys)
     counted = pd.DataFrame(episodes[~episodes["beyond_decision"]]) if "beyond_decision" in episodes else episodes
     won, kept = success == 1, ~is_error
     means = {each.name: each.text(row, spread=False) for each in ON_PAGE if row[each.name] is not None}
-    if "interval_kind" not in row:
-        draws = draws_of(keys_in(episodes))
+    if row.get("interval_kind") != "anytime":
+        draws = draws_of(keys)
         for name, values in {"mean_length": length, "mean_return": total}.items():
             known = kept & np.isfinite(values)
             found = interval_of_mean(values[known], draws[known])
@@ -359,8 +360,8 @@ def job_on_page(
     times = ("build", "simulate", "policy", "render", "record", "idle")
     seconds = {name: row[f"{name}_s"] or 0.0 for name in times if row.get(f"{name}_s") is not None}
     named = ("environment", "task", "object", "embodiment", "policy", "checkpoint", "status")
-    keys = {name: row[name] for name in named}
-    keys |= {name.removeprefix(PREFIX): value for name, value in row.items() if name.startswith(PREFIX)}
+    settings = {name: row[name] for name in named}
+    settings |= {name.removeprefix(PREFIX): value for name, value in row.items() if name.startswith(PREFIX)}
     rate = rows.percent_text(*(row[name] for name in ("success_rate", "success_low", "success_high")), unit=" %")
 
     # One sentence to quote: the task, the rate with its interval, and uncounted episodes.
@@ -383,7 +384,7 @@ def job_on_page(
         sentence=f"{what}: {'; '.join([said, *uncounted(row)])}",
         rate=rate,
         num_scored=num_scored,
-        keys={name: plain_text(value) for name, value in keys.items() if value is not None},
+        keys={name: plain_text(value) for name, value in settings.items() if value is not None},
         outcomes={name: counts[name] for name in OUTCOMES if counts[name]},
         terminations={plain_text(name): number for name, number in ended.most_common(8)},
         times=seconds,
