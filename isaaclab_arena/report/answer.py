@@ -468,11 +468,10 @@ def _of_pair(pair: PairOnPage, names: Sequence[str], at: int) -> Finding:
     # The intervals of lengths and returns take time, so only the most telling pairs have them.
     if pair.verdict == comparison.Verdict.UNDECIDED and pair.evidence is not None:
         known = pair.matched.without_errors()
-        sides, draws = (known.first, known.second)[:: -1 if turned else 1], draws_of(known.conditions)
-        length, returns = (
-            comparison.mean_difference(*(getattr(side, name) for side in sides), draws)
-            for name in ("length", "episode_return")
-        )
+        one, two, draws = known.first, known.second, draws_of(known.conditions)
+        one, two = (two, one) if turned else (one, two)
+        length = comparison.mean_difference(one.length, two.length, draws)
+        returns = comparison.mean_difference(one.episode_return, two.episode_return, draws)
         if beside := comparison.beside_success(length, returns, _QUESTION):
             figures += f" {beside[0].upper()}{beside[1:]}."
     return Finding(

@@ -296,12 +296,15 @@ def test_one_policy_alone_has_its_rate_over_all_jobs_and_its_worst_and_best_one(
 
 
 def test_one_policy_under_several_seeds_repeats_itself_and_is_no_rival(tmp_path: Path):
-    runs = [
-        write_run(tmp_path / name, {"lift": outcomes}, seed=seed, moved=dict.fromkeys(range(4), 10.0 * seed))
-        for seed, (name, outcomes) in enumerate({"a": "sssf", "b": "ffff"}.items())
-    ]
-    page = page_of({run: merge_results(run) for run in runs}, embedded_bytes=0)
-    whole, missing = page.findings
+    runs = {}
+    for seed, (name, outcomes) in enumerate({"a": "sssf", "b": "ffff"}.items()):
+        run = write_run(tmp_path / name, {"lift": outcomes}, moved=dict.fromkeys(range(4), 10.0 * seed))
+        merged = merge_results(run)
+        (entry,) = merged.plan.jobs
+        entry = dataclasses.replace(entry, config=dataclasses.replace(entry.config, seed=seed))
+        plan = dataclasses.replace(merged.plan, jobs=(entry,))
+        runs[run] = dataclasses.replace(merged, plan=plan, jobs=merged.jobs.assign(seed=seed))
+    whole, missing = page_of(runs, embedded_bytes=0).findings
     assert "3 of 8 episodes" in whole.figures
     assert "Over 2 seeds, from 0.0 % [0.0, 49.0] in b: lift to 75.0 %" in whole.figures
     assert missing.claim == "Nothing to compare it with"

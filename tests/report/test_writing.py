@@ -53,7 +53,7 @@ def test_every_number_is_that_of_the_tables(tmp_path: Path):
         own = episodes[(episodes["job"] == row["name"]) & (episodes["outcome"] != "error")]
         for name, digits in (("length", 1), ("return", 2)):
             # Student's interval, by another program.
-            low, high = scipy.stats.t.interval(0.95, len(own) - 1, own[name].mean(), own[name].sem())
+            low, high = scipy.stats.t.interval(0.95, len(own) - 1, own[name].mean(), scipy.stats.sem(own[name]))
             assert cells[f"mean_{name}"] == f"{row[f'mean_{name}']:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
         assert cells["errors"].split()[0] == str(row["errors"])
 

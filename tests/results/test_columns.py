@@ -187,7 +187,7 @@ def test_every_table_has_it_and_can_be_read_again(tmp_path):
 
 
 def test_a_run_of_an_earlier_version_has_the_tables_that_it_always_had(tmp_path):
-    path = write_lines(write_run(tmp_path, {"lift": [None, None]}), commit_lines("ss"))
+    path = write_lines(write_run(tmp_path, {"lift": [None, None]}, outcome="s"), commit_lines("ss"))
     lines = path.read_text()
     assert f'"{SHARE}":null' in lines.replace(" ", "")
     for each in path.parent.glob("*.jsonl"):
