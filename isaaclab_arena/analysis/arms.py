@@ -1,6 +1,7 @@
 """The runs whose jobs are compared, and the pairs of episodes that started from the same conditions."""
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -70,6 +71,11 @@ class Arm:
     def num_missing(self) -> int:
         """Number of planned episodes that have not finished."""
         return 0 if self.planned is None else max(0, self.planned - len(self.episodes))
+
+    @property
+    def way_to_finish(self) -> str:
+        """The command that finishes the job, in words."""
+        return f"finish it with isaaclab-arena resume {shlex.quote(str(self.directory))}"
 
     @property
     def measures_success(self) -> bool:

@@ -1,6 +1,7 @@
 """Comparisons of jobs: each task, all tasks together, and the best of several policies."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -73,6 +74,12 @@ class MeanDifference:
     interval: statistics.Interval | None  # bootstrap interval (BCa); None for fewer than two pairs
     p_value: float  # Wilcoxon's signed-rank test, two-sided
 
+    @property
+    def in_words(self) -> str:
+        """The mean of the differences with its interval: ``-3.2 [-4, -2.4]``."""
+        ends = "" if self.interval is None else f" [{self.interval.low:+.4g}, {self.interval.high:+.4g}]"
+        return f"{self.mean:+.4g}{ends}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class EventDifference:
@@ -140,7 +147,7 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
             np.array([np.nan if (value := each.get(name)) is None else float(value) for each in side], float)
             for side in sides
         )
-        if (found := _mean_difference(one, other, draws)) is not None:
+        if (found := mean_difference(one, other, draws)) is not None:
             metrics[name] = found
 
     # Events, the smallest p-value first. Only pairs with a report on both sides count: a missing report is not an
@@ -181,11 +188,11 @@ def compare_pairs(first: Arm, second: Arm, matched: MatchedEpisodes, question: Q
         verdict=verdict_of(success.difference, success.interval, success.mid_p, question),
         detectable=_detectable(counts, question, num_pairs=max(1, round(counts.total / success.design_effect))),
         pairs_needed=pairs_needed(counts, question),
-        length=_mean_difference(pairs.first.length, pairs.second.length, draws),
-        time_to_success=_mean_difference(
+        length=mean_difference(pairs.first.length, pairs.second.length, draws),
+        time_to_success=mean_difference(
             *(each[both_succeed] for each in (pairs.first.length, pairs.second.length, draws))
         ),
-        episode_return=_mean_difference(pairs.first.episode_return, pairs.second.episode_return, draws),
+        episode_return=mean_difference(pairs.first.episode_return, pairs.second.episode_return, draws),
         metrics=metrics,
         events=tuple(sorted(events, key=lambda each: each.mid_p)),
     )
@@ -211,7 +218,7 @@ def verdicts_of(family: Sequence[PairedDifference], question: Question) -> list[
     ]
 
 
-def _mean_difference(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -> MeanDifference | None:
+def mean_difference(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -> MeanDifference | None:
     """Return the difference of a measure over the pairs that have it on both sides, None if there is no such pair."""
     both = np.isfinite(first) & np.isfinite(second)
     if not both.any():
@@ -225,6 +232,20 @@ def _mean_difference(first: np.ndarray, second: np.ndarray, draws: np.ndarray) -
         interval=statistics.mean_interval(statistics.influences(differences, draws[both]).tolist()),
         p_value=statistics.signed_rank_p(statistics.means_of_draws(differences, draws[both]).tolist()),
     )
+
+
+def beside_success(length: MeanDifference | None, returns: MeanDifference | None, question: Question) -> str:
+    """Return in words the length and return that surely differ, empty if neither does; for an undecided success."""
+    # Both the interval and the test, adjusted for the two measures, must agree.
+    known = {name: each for name, each in {"length": length, "return": returns}.items() if each and each.interval}
+    told = [
+        f"{name} {each.first_mean:.4g} against {each.second_mean:.4g}, {each.in_words}"
+        for (name, each), p_value in zip(
+            known.items(), statistics.holm([each.p_value for each in known.values()]), strict=True
+        )
+        if p_value <= question.alpha and each.interval and each.interval.low * each.interval.high > 0
+    ]
+    return f"success aside, they differ: {'; '.join(told)} (95 %)" if told else ""
 
 
 def _detectable(counts: PairCounts, question: Question, *, num_pairs: int) -> float | None:
@@ -290,15 +311,17 @@ class Choice:
     episodes: int  # episodes of odd index with a result
     interval: statistics.Interval  # Wilson interval over all of these
     distinct_conditions: int  # distinct conditions of these
+    tied: tuple[str, ...] = ()  # other candidates that did as well when it was chosen; it stands first in the run
 
     @property
     def sentence(self) -> str:
         """Both rates, as a sentence."""
         rate = percent_text(self.rate, self.interval.low, self.interval.high, unit=" %")
+        tied = f", as good as {', '.join(self.tied)}, and first in the run" if self.tied else ""
         scored = f"{self.episodes} of odd index{of_conditions(self.distinct_conditions, self.episodes)}"
         return (
             f"'{self.name}' was chosen: the best of {self.chosen_among} over the {self.episodes_when_chosen} episodes "
-            f"of even index, {100 * self.rate_when_chosen:.1f} %; scored again over the {scored}, "
+            f"of even index, {100 * self.rate_when_chosen:.1f} %{tied}; scored again over the {scored}, "
             f"which nothing was chosen by: {rate}"
         )
 
@@ -313,7 +336,8 @@ def choose_best(entries: Mapping[str, Sequence[Arm]]) -> Choice | None:
     scored_by = {name: [not_chosen_by(arm).episodes.scored for arm in arms] for name, arms in entries.items()}
     if not all(map(len, (task for tasks in (*chosen_by.values(), *scored_by.values()) for task in tasks))):
         return None
-    name = max(entries, key=lambda each: mean_rate(chosen_by[each]))
+    rates = {name: mean_rate(tasks) for name, tasks in chosen_by.items()}
+    name = max(rates, key=lambda each: rates[each])
     scored = statistics.together(scored_by[name])
     interval = scored.wilson()
     if interval is None:
@@ -321,13 +345,14 @@ def choose_best(entries: Mapping[str, Sequence[Arm]]) -> Choice | None:
     return Choice(
         name=name,
         chosen_among=len(entries),
-        rate_when_chosen=mean_rate(chosen_by[name]),
+        rate_when_chosen=rates[name],
         episodes_when_chosen=sum(map(len, chosen_by[name])),
         rate=mean_rate(scored_by[name]),
         successes=scored.successes,
         episodes=len(scored),
         interval=interval,
         distinct_conditions=scored.num_distinct,
+        tied=tuple(each for each, rate in rates.items() if each != name and math.isclose(rate, rates[name])),
     )
 
 
@@ -560,9 +585,7 @@ def reason_against(first: Arm, second: Arm, *, partial: bool, may_be_partial: bo
     for arm in (first, second):
         if arm.num_missing and not partial:
             otherwise = ", or compare what there is with --partial" if may_be_partial else ""
-            return (
-                f"{arm.label} has {arm.num_missing} of {arm.planned} episodes to go: finish it with --resume{otherwise}"
-            )
+            return f"{arm.label} has {arm.num_missing} of {arm.planned} episodes to go: {arm.way_to_finish}{otherwise}"
         if not arm.measures_success:
             return f"{arm.label} does not measure success"
     return None
@@ -604,5 +627,5 @@ def _notes(tasks: Sequence[JobComparison]) -> Iterator[str]:
     for arm in (arm for each in tasks for arm in (each.first, each.second) if arm.asked):
         yield (
             f"'{arm.entry.name}' could stop at any episode because of {', '.join(arm.asked)}: p-values and intervals "
-            "here take a fixed number for granted; the run's own table and page have those that hold"
+            "here assume a fixed number; the run's own table and page have those that hold"
         )

@@ -82,11 +82,8 @@ def measures_table(report: comparison.ComparisonReport) -> pd.DataFrame:
     rows = []
     for each in report.tasks:
         for name, measure in measures(each).items():
-            difference = f"{measure.mean:+.4g}"
-            if measure.interval is not None:
-                difference += f" [{measure.interval.low:+.4g}, {measure.interval.high:+.4g}]"
             rows.append((_name(each), name, str(measure.num_pairs), f"{measure.first_mean:.4g}",
-                         f"{measure.second_mean:.4g}", difference, f"{measure.p_value:.3g}"))  # fmt: skip
+                         f"{measure.second_mean:.4g}", measure.in_words, f"{measure.p_value:.3g}"))  # fmt: skip
     headings = ["task", "measure", "pairs", "candidate", "baseline", "difference [95 %]", "signed-rank p"]
     return pd.DataFrame(rows, columns=headings)
 
@@ -138,7 +135,7 @@ def sentences(report: comparison.ComparisonReport) -> Iterator[str]:
         else:
             needed = "as many differ to either side"
         yield f"{_name(each)}: {counts.total} pairs {power}; {needed}"
-        yield from _about_pairs(each)
+        yield from _about_pairs(each, report.question)
         if telling := [event for event in each.events if event.adjusted_p <= report.question.alpha]:
             listed = [f"{event.event} ({event.first} against {event.second})" for event in telling]
             yield f"{_name(each)}: events that tell candidate and baseline apart: {_listed(listed)}"
@@ -160,9 +157,12 @@ def sentences(report: comparison.ComparisonReport) -> Iterator[str]:
         yield f"not compared: {refusal.first} and {refusal.second}: {refusal.reason}"
 
 
-def _about_pairs(each: comparison.JobComparison) -> Iterator[str]:
-    """Yield the pairs with repeated conditions, unequal outcomes, errors, and the episodes without a pair."""
+def _about_pairs(each: comparison.JobComparison, question: comparison.Question) -> Iterator[str]:
+    """Yield what differs beside success, pairs that repeat conditions, differ or have errors, and those without one."""
     name, matched = _name(each), each.matched
+    beside = comparison.beside_success(each.length, each.episode_return, question)
+    if beside and each.verdict is comparison.Verdict.UNDECIDED:
+        yield f"{name}: {beside}"
     if each.distinct < each.counts.total:
         pairs = f"{each.counts.total} pairs have {each.distinct} different conditions"
         yield f"{name}: {pairs} and count as a sample of these"
@@ -344,7 +344,7 @@ def leaderboard(runs: Sequence[ReadRun], question: comparison.Question) -> Leade
                 )
             if arm.num_missing:
                 raise comparison.NotComparableError(
-                    f"{arm.label} has {arm.num_missing} episodes to go: finish it with --resume"
+                    f"{arm.label} has {arm.num_missing} episodes to go: {arm.way_to_finish}"
                 )
             if not arm.measures_success:
                 raise comparison.NotComparableError(f"{arm.label} does not measure success")

@@ -126,6 +126,7 @@ _FORMATS: dict[str, tuple[str, Mapping[str, str]]] = {
     ),
     "lerobot": ("isaaclab_arena.results.exports:export_lerobot", {}),
     "rerun": ("isaaclab_arena.results.exports:export_rerun", {"job": "jobs"}),
+    "latex": ("isaaclab_arena.results.exports:export_latex", {}),
     "wandb": ("isaaclab_arena.tracking.watched_run:export_wandb", {}),
     "tensorboard": ("isaaclab_arena.tracking.watched_run:export_tensorboard", {}),
     "mlflow": ("isaaclab_arena.tracking.watched_run:export_mlflow", {}),
@@ -148,6 +149,8 @@ class ExportOptions:
     """An eval_info.json as lerobot-eval writes it, for the run and for each job."""
     rerun: bool = False
     """A Rerun recording (.rrd) per recorded episode: cameras, joints, actions, rewards and outcome."""
+    latex: bool = False
+    """The table of jobs, and that of suites, for a paper."""
     wandb: bool = False
     """Weights & Biases: sent if a key is known, otherwise files for 'wandb sync'."""
     tensorboard: bool = False

@@ -1,6 +1,5 @@
 """``isaaclab-arena resume``, ``recover`` and ``collect``: go on with a run, bring back its plan, record an expert."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import ClassVar
 
 import tyro
 
-from isaaclab_arena.cli.main import COMMANDS, MAINS, commands_of_others
+from isaaclab_arena.cli.main import MAINS, commands_of_others
 from isaaclab_arena.config.command_line import read_words
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.distributed.context import is_a_rank
@@ -21,8 +20,6 @@ from isaaclab_arena.storage import layout, ledger, recovery
 from isaaclab_arena.training.config import SETTINGS, TRAINING_OF_OTHERS, settings_of
 
 # Go on with the run in a directory, with the command that it was started with.
-
-_RUNNERS = {COMMANDS[name].module: name for name in ("run", "policy")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +73,13 @@ def resume(argv: Sequence[str]) -> int:
         raise ConfigError(message, file=str(directory))
     plan = ledger.read_run_plan(directory)
     program = (plan.command_line or ("",))[0]
-    if program not in _RUNNERS:
+    if program not in ledger.RUNNERS:
         way_out = "which has to continue it: evaluate(..., output_dir=..., resume=True) in Python"
         message = f"was started by {program or 'a program of its own'}, {way_out}"
         raise ConfigError(message, file=str(directory), key="command_line")
     # Relative paths of the command line count from the directory in which it was typed.
     _refuse_elsewhere(plan.working_directory, directory)
-    return MAINS.get(_RUNNERS[program])(resuming_words(plan, directory, more))
+    return MAINS.get(ledger.RUNNERS[program])(resuming_words(plan, directory, more))
 
 
 def resuming_words(plan: ledger.RunPlan, directory: Path, more: Sequence[str]) -> list[str]:
@@ -104,18 +101,15 @@ def _refuse_elsewhere(typed_in: str | None, directory: Path) -> None:
 
 def _ranks(devices: Sequence[str], more: Sequence[str]) -> list[str]:
     """Return the options for the run's number of ranks, none if the user or a launcher chose; ConfigError."""
-    if len(devices) < 2 or is_a_rank() or without_launch_options(more) != list(more):
+    if is_a_rank() or without_launch_options(more) != list(more):
         return []
-    if set(devices) == {"cpu"}:
-        return ["--nproc_per_node", str(len(devices))]
     # The run's ranks must be those of one machine, with one GPU each.
-    indices = [match[1] for device in devices if (match := re.fullmatch(r"cuda:(\d+)", device))]
-    if len(set(indices)) != len(devices):
+    if (options := ledger.rank_options(devices)) is None:
         raise ConfigError(
             f"the run had {len(devices)} ranks that one machine's GPUs do not explain; "
             "say what to use with --gpu_ids, or use its launcher again"
         )
-    return ["--gpu_ids", ",".join(indices)]
+    return options
 
 
 # Bring back the plan of a run, whose file was lost or damaged.

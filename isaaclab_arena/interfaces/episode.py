@@ -198,27 +198,33 @@ class Episode:
         return self.seed if self.conditions_seed is None else self.conditions_seed
 
 
-SETBACKS = (
-    "wrong_object",
-    "wrong_order",
-    "fell_off_table",
-    "lifted",
-    "dropped",
-    "pushed_away",
-    "reached_and_missed",
-    "success_undone",
-    "stuck",
-    "fell_over",
-    "left_the_rail",
-    "strayed",
-)
-"""Events that throw an episode back. Of those that begin in the same control step the first decides."""
+SETBACKS: Mapping[str, str] = {
+    "wrong_object": "the hand held or approached another object",
+    "wrong_order": "a later part was done before an earlier one",
+    "fell_off_table": "an object left the table",
+    "lifted": "an object to push was lifted",
+    "dropped": "a held object or handle was let go too early",
+    "pushed_away": "an object moved away while it was not held",
+    "reached_and_missed": "the hand came to the object and left without a grasp, pull or push",
+    "success_undone": "the goal was met, but lost too early",
+    "stuck": "the hand stood still although a joint was commanded elsewhere or was at its limit",
+    "fell_over": "the robot, or the pole, fell over",
+    "left_the_rail": "the cart left its rail",
+    "strayed": "the robot left its command or its motion",
+}
+"""Events that throw an episode back, with their meanings. Of those in the same control step the first decides."""
 
-SHORTFALLS = ("never_moved", "never_reached", "almost", "out_of_time_while_progressing", "stalled")
-"""Events that tell the progress of a failure."""
+SHORTFALLS: Mapping[str, str] = {
+    "never_moved": "the robot hardly left its start",
+    "never_reached": "the hand never came to the object or goal",
+    "almost": "the goal was met within about twice its tolerances",
+    "out_of_time_while_progressing": "the time limit came while progress still grew",
+    "stalled": "the time limit came, and no other event decided",
+}
+"""Events that tell the progress of a failure, with their meanings."""
 
-EVENTS = (*SETBACKS, *SHORTFALLS)
-"""Every event that an episode may have that is no error; ``docs/reference/events.md`` explains each."""
+EVENTS: Mapping[str, str] = {**SETBACKS, **SHORTFALLS}
+"""Every event that an episode may have that is no error; ``docs/reference/events.md`` has the exact rules."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """The answer of a page: the better of each two policies, by how much, how surely, or what is missing to say so."""
 
 import math
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,13 +25,15 @@ from isaaclab_arena.analysis.arms import (
 )
 from isaaclab_arena.analysis.comparison_files import NAME
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.errors import StorageError
+from isaaclab_arena.errors import StorageError, shortened
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.jobs import JobOnPage, pooled_rate
 from isaaclab_arena.results import stopping
+from isaaclab_arena.results.merge import Tables
 from isaaclab_arena.results.rows import percent_text
 from isaaclab_arena.results.statistics import draws_of
 from isaaclab_arena.storage.atomic import read_json
+from isaaclab_arena.storage.ledger import JobResultStatus, typed_command
 
 # The evidence between two jobs by episode, and the evidence that decides.
 
@@ -59,10 +62,10 @@ def evidence_curve(first: Arm, second: Arm, answer: stopping.Answer | None, *, n
     if answer is None:
         jobs = (first.entry.name, second.entry.name)
         question, num_questions = Question(name="", jobs=jobs, max_episodes=sys.maxsize, alpha=ALPHA), 1
-        shared = "if nothing else is asked"
+        shared = "the default"
     else:
         question = answer.question
-        shared = "shared by " + ("one question" if num_questions == 1 else f"{num_questions} questions")
+        shared = "for one question" if num_questions == 1 else f"shared by {num_questions} questions"
     # The question fixes the candidate, so the sides follow its order. The episodes before the first one that a job
     # lacks count, and each draw of conditions counts once.
     sides = (first, second) if first.entry.name == question.jobs[0] else (second, first)
@@ -203,7 +206,7 @@ def compared_jobs(
         # Without any pair, the first two jobs of one task say what keeps them apart.
         if len(alone) == len(groups):
             both = ((one, other) for one, other in combinations(alone[:_MOST_LOOKED_UP], 2))
-            apart = ((other, one) for one, other in both if not differences_of_tasks(arms[one], arms[other]))
+            apart = ((other, one) for one, other in both if _are_rivals(arms[one], arms[other]))
             families = [[sides] for sides in islice(apart, 1)]
 
     found: list[PairOnPage] = []
@@ -263,6 +266,16 @@ def _comparable(arms: Mapping[int, Arm]) -> list[list[int]]:
     return groups
 
 
+def _are_rivals(one: Arm, other: Arm) -> bool:
+    """Whether two jobs are of one task, and not one policy under two seeds: that is a repetition."""
+    policies = [
+        (arm.entry.config.policy_type, arm.entry.policy_config, arm.contents and arm.contents.policy)
+        for arm in (one, other)
+    ]
+    is_repeated = one.entry.config.seed != other.entry.config.seed and policies[0] == policies[1]
+    return not is_repeated and not differences_of_tasks(one, other)
+
+
 def _stored_verdicts(runs: Sequence[ReadRun], positions: Mapping[tuple[int, str], int]) -> dict[tuple[int, int], str]:
     """Return the verdicts in the runs' comparison files by candidate and baseline; other files are skipped."""
     numbers = {run.directory.resolve(): number for number, run in enumerate(runs)}
@@ -317,6 +330,7 @@ class Finding:
     claim: str
     figures: str
     way_out: str = ""  # what would settle an open claim
+    command: str = ""  # the line to type for that
     pair: int | None = None  # position of its pair on the page; None for several pairs, and for none
 
 
@@ -325,22 +339,65 @@ def findings(
     jobs: Sequence[JobOnPage],
     suites: Sequence[Mapping[str, Any]] = (),
     answers: Sequence[stopping.Answer] = (),
+    stopped: Sequence[Finding] = (),
 ) -> list[Finding]:
     """Return the answer of a page, the most telling sentence first; at least one for a page with jobs."""
+    # A run that failed or was interrupted comes before everything that its episodes say; see `of_stopped_run`.
     names = [job.name for job in jobs]
     # Policies that meet on several tasks have one answer over all of them, which comes before those of the tasks.
     found = [*_of_policies(compared.pairs, jobs)]
     found += [_of_pair(pair, names, at) for at, pair in enumerate(compared.pairs)]
     found += [_of_question(each) for each in answers if len(each.question.jobs) == 1]
     found = [replace(each, claim=plain_text(each.claim), figures=plain_text(each.figures)) for each in found]
-    return found or [*_rates(jobs, suites), _what_is_missing(compared, jobs)]
+    if not found:
+        found = [*_rates(jobs, suites), *([] if stopped else [_what_is_missing(compared, jobs)])]
+    return [*stopped, *found]
+
+
+def episodes_so_far(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the number of finished episodes among the planned ones: ``412 of 900 episodes``."""
+    done = sum(row["episodes"] or 0 for row in rows)
+    planned = [row["planned"] for row in rows if row["status"] != JobResultStatus.SKIPPED]
+    return f"{done:,} episodes" if None in planned else f"{done:,} of {sum(planned):,} episodes"
+
+
+def of_stopped_run(merged: Tables, directory: Path, *, prefix: str) -> Finding | None:
+    """Return the sentence of a run that failed or was interrupted, None if it is complete; `prefix` names the run."""
+    if merged.complete:
+        return None
+    rows = {status: [row for row in merged.rows if row["status"] == status] for status in JobResultStatus}
+    failed = rows[JobResultStatus.FAILED]
+    named = {
+        "failed in": failed,
+        "was interrupted in": rows[JobResultStatus.INTERRUPTED],
+        "did not reach": rows[JobResultStatus.MISSING],
+    }
+    claims = [f"{verb} {_listed([row['name'] for row in own])}" for verb, own in named.items() if own]
+    # One error stands for all: the errors of the others are at the end of the page.
+    errors = [str(row["error"]).strip().partition("\n")[0] for row in failed if row["error"]]
+    reason = f"{shortened(errors[0], 200)}. " if errors else ""
+    # Only a run of the command line can be resumed by it. Episodes that ended in an error count as done.
+    retry = " --retry_errors" if any(row["errors"] for row in failed) else ""
+    command = f"isaaclab-arena resume {shlex.quote(str(directory))}{retry}"
+    if typed_command(merged.plan) is None:
+        command = f"evaluate(..., output_dir={str(directory)!r}, resume=True)"
+    return Finding(
+        claim=plain_text(f"{prefix}The run {' and '.join(claims)}"),
+        figures=plain_text(f"{reason}{episodes_so_far(merged.rows)} are there."),
+        way_out="After the fix, resume it:" if failed else "To resume it:",
+        command=plain_text(command),
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more jobs" if len(names) > 3 else "")
 
 
 def findings_so_far(answers: Sequence[stopping.Answer]) -> list[Finding]:
     """Return the answer of a page whose run is in progress: what it asked, without comparisons of its jobs."""
     return [
         *map(_of_question, answers),
-        Finding(claim="The run goes on", figures="Its jobs are compared when it is over."),
+        Finding(claim="The run is in progress", figures="Its jobs are compared at the end."),
     ]
 
 
@@ -360,6 +417,11 @@ def _rates(jobs: Sequence[JobOnPage], suites: Sequence[Mapping[str, Any]]) -> It
         figures = f"All episodes together: {suite['pooled']}."
         yield Finding(claim=f"{suite['name']}: mean of its tasks {suite['mean']}", figures=figures)
     measured = sorted((job for job in jobs if job.num_scored), key=lambda job: job.row["success_rate"])
+    if not measured:
+        for job in jobs[:MOST_PAIRS]:
+            if "mean_return" in job.means:
+                claim = f"{job.name} has a mean return of {job.means['mean_return']}"
+                yield Finding(claim=claim, figures=f"{job.row['episodes']} episodes, whose success is not measured.")
     whole = pooled_rate([job.scored for job in measured], label="") if measured else None
     if suites or whole is None or len({job.policy for job in jobs}) > 1:
         return
@@ -367,7 +429,8 @@ def _rates(jobs: Sequence[JobOnPage], suites: Sequence[Mapping[str, Any]]) -> It
     figures = f"{whole.successes} of {whole.scored} episodes{whole.repeats}, with the 95 % interval (Wilson)."
     if len(measured) > 1:
         least, most = measured[0], measured[-1]
-        figures += f" Over {len(measured)} jobs, from {least.rate} in {least.name} to {most.rate} in {most.name}."
+        over = "seeds" if len({job.task for job in jobs}) == 1 < len({job.row["seed"] for job in jobs}) else "jobs"
+        figures += f" Over {len(measured)} {over}, from {least.rate} in {least.name} to {most.rate} in {most.name}."
     who = jobs[0].name if len(jobs) == 1 else jobs[0].policy
     yield Finding(claim=f"{who} succeeds in {rate}", figures=figures)
 
@@ -379,7 +442,7 @@ def _what_is_missing(compared: JobsCompared, jobs: Sequence[JobOnPage]) -> Findi
         others = f" The same holds for {more} more pair{'s' if more > 1 else ''} of jobs." if more else ""
         return Finding(claim="Jobs of the same task cannot be compared", figures=f"{compared.missing[0]}.{others}")
     second = "another policy in the same environment with the same seed"
-    if len(jobs) > 1:
+    if len({job.task for job in jobs}) > 1:
         claim, figures = "No two jobs can be compared", "No two are of the same task."
     else:
         claim, figures = "Nothing to compare it with" if jobs else "The run has no job", ""
@@ -401,9 +464,19 @@ def _of_pair(pair: PairOnPage, names: Sequence[str], at: int) -> Finding:
     # Where jobs could stop at any episode the answer of the run holds, and the p-value does not.
     if pair.answer is not None:
         surely = stopping.in_words(pair.answer)
+    figures = _figures(pair, surely, turned=turned)
+    # The intervals of lengths and returns take time, so only the most telling pairs have them.
+    if pair.verdict == comparison.Verdict.UNDECIDED and pair.evidence is not None:
+        known = pair.matched.without_errors()
+        one, two, draws = known.first, known.second, draws_of(known.conditions)
+        one, two = (two, one) if turned else (one, two)
+        length = comparison.mean_difference(one.length, two.length, draws)
+        returns = comparison.mean_difference(one.episode_return, two.episode_return, draws)
+        if beside := comparison.beside_success(length, returns, _QUESTION):
+            figures += f" {beside[0].upper()}{beside[1:]}."
     return Finding(
         claim=claims.get(pair.verdict, f"Not decided: {better} or {other}"),
-        figures=_figures(pair, surely, turned=turned),
+        figures=figures,
         way_out="" if pair.is_decided else _way_out(pair),
         pair=at,
     )
@@ -413,7 +486,7 @@ def _way_out(pair: PairOnPage) -> str:
     """Return the way to an answer for a pair that is open."""
     counts = pair.counts
     if pair.verdict == UNFINISHED:
-        return "Finish the run to have an answer: isaaclab-arena resume DIR."
+        return "Finish the run to have an answer."
     if pair.answer is not None and not pair.answer.is_final:
         return f"The question goes on to {pair.answer.question.max_episodes} episodes of each."
     if counts.only_first + counts.only_second == 0:
@@ -434,7 +507,7 @@ def _way_out(pair: PairOnPage) -> str:
 def _of_policies(pairs: Sequence[PairOnPage], jobs: Sequence[JobOnPage]) -> Iterator[Finding]:
     """Yield a sentence for each two policies that meet in several pairs of jobs, over all of their episodes."""
     groups: dict[tuple[str, str], list[MatchedEpisodes]] = {}
-    tasks: dict[tuple[str, str], set[str]] = {}
+    tasks: dict[tuple[str, str], set[tuple[str, int]]] = {}
     for pair in pairs:
         first, second, matched = jobs[pair.first].policy, jobs[pair.second].policy, pair.matched
         if first == second or pair.verdict == UNFINISHED or pair.answer is not None:
@@ -442,15 +515,17 @@ def _of_policies(pairs: Sequence[PairOnPage], jobs: Sequence[JobOnPage]) -> Iter
         if (second, first) in groups:
             first, second, matched = second, first, replace(matched, first=matched.second, second=matched.first)
         groups.setdefault((first, second), []).append(matched)
-        tasks.setdefault((first, second), set()).add(jobs[pair.first].task)
-    pooled = {sides: paired_difference(own) for sides, own in groups.items() if len(own) > 1}
+        tasks.setdefault((first, second), set()).add((jobs[pair.first].task, jobs[pair.first].row["seed"]))
+    # Several pairs of one task and seed are of policies with other options, which have nothing to pool.
+    pooled = {sides: paired_difference(own) for sides, own in groups.items() if len(own) == len(tasks[sides]) > 1}
     known = {sides: found for sides, found in pooled.items() if found is not None}
     decided = comparison.verdicts_of(list(known.values()), _QUESTION)
     for (sides, found), (p_value, verdict) in zip(known.items(), decided, strict=True):
         better, other = sides if found.difference >= 0 else sides[::-1]
         is_open = verdict is comparison.Verdict.UNDECIDED
         claim = f"Not decided: {better} or {other}" if is_open else f"{better} is better than {other}"
-        over = f"{len(groups[sides])} pairs of jobs" if len(tasks[sides]) == 1 else f"{len(tasks[sides])} tasks"
+        num_tasks = len({task for task, _ in tasks[sides]})
+        over = f"{len(tasks[sides])} seeds" if num_tasks == 1 else f"{num_tasks} tasks"
         adjusted = f", adjusted for {len(known)} pairs of policies" if len(known) > 1 else ""
         surely = f"p = {p_value:.2g} (McNemar mid-p, all episodes together{adjusted})"
         yield Finding(claim=f"{claim} over {over}", figures=_figures(found, surely, turned=found.difference < 0))

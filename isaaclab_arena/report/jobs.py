@@ -5,7 +5,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,14 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import rows
 from isaaclab_arena.results.columns import JOBS, PREFIX, Show
 from isaaclab_arena.results.merge import keys_in, scored_in
-from isaaclab_arena.results.statistics import Interval, ScoredEpisodes, most_typical_first, together
+from isaaclab_arena.results.statistics import (
+    Interval,
+    ScoredEpisodes,
+    draws_of,
+    interval_of_mean,
+    most_typical_first,
+    together,
+)
 
 # Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by index.
 
@@ -99,7 +106,7 @@ def histogram(values: np.ndarray, success: np.ndarray, *, whole: bool = False) -
 
 # Conditions of episodes as numbers and texts, and how much each of them predicts success.
 
-MEASURE = "mutual information with success, in bits, less its bias (Miller and Madow)"
+MEASURE = "mutual information with success, in bits, corrected for bias (Miller and Madow)"
 """The measure of the most informative conditions, in words."""
 
 
@@ -285,6 +292,9 @@ class JobOnPage:
     scored: ScoredEpisodes  # without episodes beyond a decision
     reasons: tuple[Reason, ...] = ()  # most frequent first; of all failures and errors
     metrics: tuple[Mapping[str, Any], ...] = ()  # its rows of the table of metrics
+    # The mean length and return with their 95 % intervals, by column; without an interval if the job could stop early.
+    means: Mapping[str, str] = field(default_factory=dict)
+    tells_reasons: bool = True  # its task names the event that decided a failure
 
     @property
     def policy(self) -> str:
@@ -331,16 +341,27 @@ def job_on_page(
     success = np.where(is_error, np.nan, success)
     length, total = (episodes[name].to_numpy(float, na_value=np.nan) for name in ("length", "return"))
     columns = condition_columns(episodes["conditions"].to_numpy(object))
-    telling = telling_conditions(columns, success, keys_in(episodes))
+    keys = keys_in(episodes)
+    telling = telling_conditions(columns, success, keys)
     counted = pd.DataFrame(episodes[~episodes["beyond_decision"]]) if "beyond_decision" in episodes else episodes
     won, kept = success == 1, ~is_error
+    means = {each.name: each.text(row, spread=False) for each in ON_PAGE if row[each.name] is not None}
+    if row.get("interval_kind") != "anytime":
+        draws = draws_of(keys)
+        for name, values in {"mean_length": length, "mean_return": total}.items():
+            known = kept & np.isfinite(values)
+            found = interval_of_mean(values[known], draws[known])
+            # Equal values tell nothing of their spread.
+            if name in means and found is not None and found[0].low < found[0].high:
+                pattern = next(each.pattern for each in ON_PAGE if each.name == name)
+                means[name] += f" [{found[0].low:{pattern}}, {found[0].high:{pattern}}]"
     counts = Counter(outcome.tolist())
     ended = Counter(text for text in episodes["termination"] if isinstance(text, str))
     times = ("build", "simulate", "policy", "render", "record", "idle")
     seconds = {name: row[f"{name}_s"] or 0.0 for name in times if row.get(f"{name}_s") is not None}
     named = ("environment", "task", "object", "embodiment", "policy", "checkpoint", "status")
-    keys = {name: row[name] for name in named}
-    keys |= {name.removeprefix(PREFIX): value for name, value in row.items() if name.startswith(PREFIX)}
+    settings = {name: row[name] for name in named}
+    settings |= {name.removeprefix(PREFIX): value for name, value in row.items() if name.startswith(PREFIX)}
     rate = rows.percent_text(*(row[name] for name in ("success_rate", "success_low", "success_high")), unit=" %")
 
     # One sentence to quote: the task, the rate with its interval, and uncounted episodes.
@@ -350,8 +371,8 @@ def job_on_page(
         of = f"{num_scored}{rows.of_conditions(row.get('distinct_conditions'), num_scored)}"
         said = f"{row['successes']} of {of}, {rate}"
     elif row["episodes"]:
-        means = next(each for each in ON_PAGE if each.name == "mean_return").text(row)
-        said = f"{row['episodes']} episode{'' if row['episodes'] == 1 else 's'}, return {means}, success not measured"
+        returns = means.get("mean_return", "-")
+        said = f"{row['episodes']} episode{'' if row['episodes'] == 1 else 's'}, return {returns}, success not measured"
     else:
         said = f"no episode, {row['status']}"
 
@@ -363,7 +384,7 @@ def job_on_page(
         sentence=f"{what}: {'; '.join([said, *uncounted(row)])}",
         rate=rate,
         num_scored=num_scored,
-        keys={name: plain_text(value) for name, value in keys.items() if value is not None},
+        keys={name: plain_text(value) for name, value in settings.items() if value is not None},
         outcomes={name: counts[name] for name in OUTCOMES if counts[name]},
         terminations={plain_text(name): number for name, number in ended.most_common(8)},
         times=seconds,
@@ -376,6 +397,8 @@ def job_on_page(
         scored=scored_in(counted),
         reasons=reasons_of(episodes, filmed),
         metrics=tuple(metrics),
+        means=means,
+        tells_reasons="progress" in episodes and bool(episodes["progress"].notna().any()),
     )
 
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ from isaaclab_arena.analysis.arms import (
 )
 from isaaclab_arena.config.expansion.suites import ROBUSTNESS_KEY
 from isaaclab_arena.errors import ArenaError, StorageError, first_line
+from isaaclab_arena.interfaces.episode import EVENTS
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.registry import imported
 from isaaclab_arena.report import EMBEDDED_MB, answer
@@ -35,7 +37,7 @@ from isaaclab_arena.results.rows import metric_in_words
 from isaaclab_arena.storage.atomic import plain, read_whole, write_text
 from isaaclab_arena.storage.contents import shown
 from isaaclab_arena.storage.layout import VIEWPORT_VIDEO, poster_file
-from isaaclab_arena.storage.ledger import RunPlan, read_verification, videos_of_job
+from isaaclab_arena.storage.ledger import RunPlan, read_verification, typed_command, videos_of_job
 
 # The films of a run for its page: the list, the embedded ones, and their posters.
 
@@ -195,10 +197,13 @@ def page_of(
     films: list[Film] = []
     errors: list[tuple[str, str, int]] = []
     suites: list[Mapping[str, Any]] = []
+    stopped: list[answer.Finding] = []
     num_episodes = max(1, sum(len(merged.episodes) for merged in runs.values()))
     for number, (directory, merged) in enumerate(runs.items()):
         # On a page of several runs, names of jobs and suites begin with that of their run.
         prefix = "" if len(runs) == 1 else f"{names[number]}: "
+        if (found := answer.of_stopped_run(merged, directory, prefix=prefix)) is not None:
+            stopped.append(found)
         suites += [sections.suite_on_page(row, f"{prefix}{row['name']}") for row in records(merged.suites)]
         metric_rows = records(merged.metrics)
         for row in merged.rows:
@@ -275,7 +280,7 @@ def page_of(
         curves=sections.curves(jobs),
         matrix=sections.matrix(jobs),
         findings=tuple(
-            answer.findings_so_far(answers) if running else answer.findings(compared, jobs, suites, answers)
+            answer.findings_so_far(answers) if running else answer.findings(compared, jobs, suites, answers, stopped)
         ),
         compared=compared,
         robustness=robustness,
@@ -296,7 +301,7 @@ def _run_on_page(name: str, directory: Path, merged: Tables, *, running: bool) -
     facts = {
         "started": plan.created_at.replace("T", " ")[:19] + " " + plan.created_at[23:].replace("+00:00", "UTC"),
         "job file": plan.source_file,
-        "command": " ".join(plan.command_line),
+        "command": typed_command(plan) or shlex.join(plan.command_line),
         "machine": f"{plan.machine.cpu}, {plan.machine.cores} cores, {plan.machine.host}",
         "system": plan.machine.platform,
         "devices": f"{', '.join(dict.fromkeys(plan.devices))} ({ranks})",
@@ -317,18 +322,12 @@ def _run_on_page(name: str, directory: Path, merged: Tables, *, running: bool) -
         verified = f"{words}." if is_current else f"{words}. The run has changed since."
         is_unsound = is_current and not found.is_sound
 
-    # The number of finished episodes among the planned ones: ``412 of 900``.
-    progress = None
-    if running:
-        done = sum(row["episodes"] or 0 for row in merged.rows)
-        planned = [row["planned"] for row in merged.rows if row["status"] != "skipped"]
-        progress = f"{done:,} episodes" if None in planned else f"{done:,} of {sum(planned):,}"
     return {
         "name": name,
         "directory": plain_text(directory),  # as the user gave it
         "facts": [(name, plain_text(text)) for name, text in facts.items() if text],
         "complete": merged.complete,  # no episode is missing
-        "progress": progress,  # None unless it is running
+        "progress": answer.episodes_so_far(merged.rows) if running else None,  # None unless it is running
         "notes": [plain_text(line) for line in caveats(merged)],  # for a reader who quotes a figure
         "missing": [] if running else [plain_text(describe_missing(each)) for each in merged.missing],
         "problems": [plain_text(line) for line in merged.problems],  # unreadable files and lines
@@ -342,7 +341,7 @@ def _run_on_page(name: str, directory: Path, merged: Tables, *, running: bool) -
 REPORT_FILE = "report.html"
 
 _TEMPLATES = Path(__file__).parent / "template"
-_TIME = re.compile(rb"<span>page of [^<]*</span>")
+_TIME = re.compile(rb"<span>written [^<]*</span>")
 _ACTIVE = re.compile("[<>&\u2028\u2029]")
 
 
@@ -422,6 +421,7 @@ def templates() -> Environment:
         "script_hash": f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
         "columns": sections.ON_PAGE,
         "words": metric_in_words,
+        "meanings": {name.replace("_", " "): meaning for name, meaning in EVENTS.items()},
         "limit": MOST_JOBS_SHOWN,
         "shown_findings": MOST_FINDINGS_SHOWN,
         "details": sections.MOST_JOBS_IN_DETAIL,

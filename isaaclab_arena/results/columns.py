@@ -112,17 +112,9 @@ def markdown_table(table: pd.DataFrame) -> str:
 
 
 def latex_table(table: pd.DataFrame) -> str:
-    """Return a table of text in LaTeX without packages, with all special characters of its cells escaped."""
-    escaped = str.maketrans(
-        {character: f"\\{character}" for character in "&%$#_{}"}
-        | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    )
-    headings, *rows = (
-        " & ".join(cell.translate(escaped) for cell in line) + r" \\"
-        for line in (table.columns, *table.to_numpy().tolist())
-    )
-    begin = rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}"
-    return "\n".join([begin, r"\hline", headings, r"\hline", *rows, r"\hline", r"\end{tabular}"]) + "\n"
+    """Return a table of text in LaTeX for the package booktabs, with all special characters of its cells escaped."""
+    text = table.to_latex(index=False, escape=True, column_format=f"l{'r' * (len(table.columns) - 1)}")
+    return f"% \\usepackage{{booktabs}}\n{text}"
 
 
 def in_order(names: Iterable[str], columns: Sequence[Column[Any]]) -> list[str]:

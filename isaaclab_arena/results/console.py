@@ -238,8 +238,10 @@ def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
 _MAX_INDICES_SHOWN = 8
 _MAX_OTHERS_SHOWN = 5
 
-MANY_SATURATED = 0.05
-"""Share of a job's action entries that lie at or beyond their bounds; above it there is a caveat."""
+MANY_SATURATED = 0.15
+"""Share of action entries at or beyond their bounds; a job with failures and more than this has a caveat.
+
+A gripper that is open or shut is always at its bound, which is one entry of seven or eight."""
 
 MANY_EARLY_ENDS = 0.2
 """Share of a job's episodes that end in their first step; from it on there is a caveat."""
@@ -331,13 +333,14 @@ def caveats(merged: Tables) -> list[str]:
             if is_idle and rows[name]["successes"]
         ]
     lines += _caveats_of_suites(merged)
-    # Jobs with many action entries at or beyond their bounds, the largest share first.
-    shares = [(row.get("saturated_action_share") or 0.0, plain(row["name"])) for row in merged.rows]
+    # Jobs with failures and many action entries at or beyond their bounds, the largest share first.
+    failing = (row for row in merged.rows if row["success_rate"] != 1.0)
+    shares = [(row.get("saturated_action_share") or 0.0, plain(row["name"])) for row in failing]
     many = sorted((each for each in shares if each[0] > MANY_SATURATED), key=lambda each: -each[0])
     if many:
         told = ", ".join(f"{100 * share:.0f} % in job '{name}'" for share, name in many[:_MAX_INDICES_SHOWN])
         more = f" and many in {len(many) - _MAX_INDICES_SHOWN} others" if len(many) > _MAX_INDICES_SHOWN else ""
-        lines.append(f"* action entries at or beyond their bounds: {told}{more}")
+        lines.append(f"* actions at or beyond their bounds, often a sign of wrong units: {told}{more}")
     for known in merged.rows:
         if JobResultStatus(known["status"]) is JobResultStatus.COMPLETED and not known["episodes"] and known["cut"]:
             lines.append(

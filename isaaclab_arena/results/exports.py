@@ -1,4 +1,4 @@
-"""A run in the files of Isaac Lab Arena, of LeRobot and of Rerun."""
+"""A run in the files of Isaac Lab Arena, of LeRobot and of Rerun, and as tables in LaTeX."""
 
 import json
 import math
@@ -14,6 +14,7 @@ import numpy as np
 from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
 from isaaclab_arena.interfaces.episode import Outcome, split_evenly
 from isaaclab_arena.registry import optional_library
+from isaaclab_arena.results.columns import JOBS, SUITES, Show, latex_table, text_table
 from isaaclab_arena.results.merge import read, records
 from isaaclab_arena.results.rows import repeats_in_words
 from isaaclab_arena.storage import layout
@@ -258,6 +259,17 @@ def eval_info(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "video_paths": tasks[0]["videos"],
         }
     return info
+
+
+def export_latex(run: Path, output: Path) -> Iterator[str]:
+    """Write ``results.tex``, and ``suites.tex`` for a run with suites, into an empty directory; yield their paths."""
+    merged = read(run)
+    for name, columns, rows in (("results", JOBS, merged.rows), ("suites", SUITES, records(merged.suites))):
+        if rows:
+            path = output / f"{name}.tex"
+            table = text_table([each for each in columns if Show.COPY in each.show], rows, spread=False)
+            write_text(path, latex_table(table))
+            yield str(path)
 
 
 _STEP, _TIME = "step", "time"

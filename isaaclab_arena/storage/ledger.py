@@ -5,6 +5,7 @@ import fcntl
 import logging
 import os
 import re
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -217,6 +218,31 @@ class RunPlan:
     def provenance(self) -> Provenance:
         """Versions and machine that the results depend on, as rank 0 saw them at the start of the run."""
         return provenance_of(self.versions, self.machine)
+
+
+RUNNERS = {"isaaclab_arena.evaluation.eval_runner": "run", "isaaclab_arena.evaluation.policy_runner": "policy"}
+"""Modules that begin runs, each with its command of ``isaaclab-arena``."""
+
+
+def typed_command(plan: RunPlan) -> str | None:
+    """Return the line to type for the same run: ``isaaclab-arena run jobs.yaml``. None for a run of Python's."""
+    program, *words = plan.command_line or ("",)
+    if program not in RUNNERS:
+        return None
+    # A cluster starts its ranks itself, and the launcher of several machines is not known.
+    on_cluster = any(word.partition("=")[0] == "--cluster" for word in words)
+    ranks = [] if on_cluster else rank_options(plan.devices) or []
+    return shlex.join(["isaaclab-arena", RUNNERS[program], *ranks, *words])
+
+
+def rank_options(devices: Sequence[str]) -> list[str] | None:
+    """Return the options that start ranks on these devices, none for one rank. None if it takes several machines."""
+    if len(devices) < 2:
+        return []
+    if set(devices) == {"cpu"}:
+        return ["--nproc_per_node", str(len(devices))]
+    indices = [match[1] for device in devices if (match := re.fullmatch(r"cuda:(\d+)", device))]
+    return ["--gpu_ids", ",".join(indices)] if len(set(indices)) == len(devices) else None
 
 
 def write_run_plan(output_directory: Path, plan: RunPlan, *, revises: bool = False) -> Path:

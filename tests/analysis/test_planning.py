@@ -228,6 +228,11 @@ def test_the_best_is_not_scored_by_conditions_that_it_was_chosen_by(tmp_path):
     choice = there(choose_best({name: [arm] for name, arm in run.arms.items()}))
     assert (choice.name, choice.rate_when_chosen, choice.rate, choice.episodes) == ("a", 1.0, 0.0, 4)
     assert "over the 4 of odd index (1 different condition), which nothing was chosen by" in choice.sentence
+    assert choice.tied == ()
     assert len(not_chosen_by(run.arms["a"]).episodes) == 4
+    tied = run_of(tmp_path / "tied", {"b": "sfss", "c": "fsfs", "a": "ssss"})
+    choice = there(choose_best({name: [arm] for name, arm in tied.arms.items()}))
+    assert (choice.name, choice.tied) == ("b", ("a",))
+    assert "100.0 %, as good as a, and first in the run; scored again" in choice.sentence
     same = run_of(tmp_path / "same", {"a": "ssss", "b": "ffff"}, starts=1)
     assert choose_best({name: [arm] for name, arm in same.arms.items()}) is None

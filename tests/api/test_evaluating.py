@@ -55,7 +55,7 @@ def test_the_tables_say_how_often_actions_lie_at_their_bounds(tmp_path):
     results = arena.evaluate(environment="lift_object", policy="zero_action", output_dir=tmp_path / "run", **FEW)
     assert pd.read_csv(tmp_path / "run" / "episodes.csv")["saturated_action_share"].tolist() == [0.25] * 3
     assert results.jobs["saturated_action_share"].tolist() == [0.25]
-    said = "action entries at or beyond their bounds: 25 % in job 'lift_object'"
+    said = "actions at or beyond their bounds, often a sign of wrong units: 25 % in job 'lift_object'"
     assert said in repr(results)
     assert said in (tmp_path / "run" / "report.html").read_text().replace("&#39;", "'")
 

@@ -25,8 +25,9 @@ from isaaclab_arena.report.answer import (
 from isaaclab_arena.report.writing import page_of
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.stopping import Answering, PairCounts, log_e_value_of_difference, log_e_value_of_equality
+from isaaclab_arena.storage.ledger import ReportedStatus, read_run_plan, write_run_plan
 from tests.analysis.recorded_runs import write_run
-from tests.results.evidence import commit_lines
+from tests.results.evidence import commit_lines, report, write_report
 from tests.tracking.runs import stopped_run
 
 QUESTION = Question(name="new-vs-old", jobs=("new", "old"), max_episodes=100)
@@ -54,11 +55,11 @@ def test_evidence_ends_at_the_e_value_of_all_episodes(tmp_path):
 
 def test_the_questions_of_a_run_share_the_level_that_decides(tmp_path):
     alone = curve_of(tmp_path / "1", "ss", "ff")
-    assert (alone.needed, alone.bar) == ("20", "alpha 0.05, if nothing else is asked")
+    assert (alone.needed, alone.bar) == ("20", "alpha 0.05, the default")
     two = curve_of(tmp_path / "2", "ss", "ff", QUESTION, num_questions=2)
     assert (two.needed, two.bar) == ("40", "alpha 0.05, shared by 2 questions")
     strict = curve_of(tmp_path / "3", "ss", "ff", dataclasses.replace(QUESTION, alpha=0.01))
-    assert (strict.needed, strict.bar) == ("100", "alpha 0.01, shared by one question")
+    assert (strict.needed, strict.bar) == ("100", "alpha 0.01, for one question")
 
 
 @pytest.mark.parametrize("jobs", [("new", "old"), ("old", "new")])
@@ -241,12 +242,34 @@ def test_jobs_under_several_seeds_are_compared_with_those_of_their_own_seed(tmp_
 
 
 def test_a_job_that_is_not_finished_has_no_verdict_and_the_answer_says_what_to_do(tmp_path: Path):
-    (found,) = answer_of(tmp_path / "run", {"old": OLD, "new": "s" * 14 + "--ss"})
+    stopped, found = answer_of(tmp_path / "run", {"old": OLD, "new": "s" * 14 + "--ss"})
+    assert stopped.claim == "The run was interrupted in new"
     assert found.claim == "Not finished: new or old"
     assert "in 14 episodes" in found.figures
-    assert "isaaclab-arena resume" in found.way_out
-    _, nothing = answer_of(tmp_path / "nothing", {"old": "ssff", "new": "----"})
-    assert "new has 4 of 4 episodes to go: finish it" in nothing.figures
+    assert found.way_out == "Finish the run to have an answer."
+
+
+@pytest.mark.parametrize(
+    ("broken", "claim", "figures", "options"),
+    [
+        ("----", "The run failed in broken", "ValueError: 14 features, not 9. 4 of 8 episodes are there.", ""),
+        ("eeee", "The run failed in broken", "8 of 8 episodes are there.", " --retry_errors"),
+        ("s---", "The run was interrupted in broken", "5 of 8 episodes are there.", ""),
+    ],
+)
+def test_a_run_that_failed_or_was_interrupted_says_so_first_with_the_line_that_resumes_it(
+    tmp_path: Path, broken: str, claim: str, figures: str, options: str
+):
+    run = write_run(tmp_path / "a run", {"good": "sssf", "broken": broken})
+    if broken == "----":
+        error = "ValueError: 14 features, not 9\nand more"
+        write_report(run, report("broken", status=ReportedStatus.FAILED, error=error))
+    plan = dataclasses.replace(read_run_plan(run), command_line=("isaaclab_arena.evaluation.eval_runner", "jobs.json"))
+    write_run_plan(run, plan, revises=True)
+    found, *others = page_of({run: merge_results(run)}, embedded_bytes=0).findings
+    assert (found.claim, found.command) == (claim, f"isaaclab-arena resume '{run}'{options}")
+    assert found.figures.endswith(figures)
+    assert not any("compare" in each.claim for each in others)
 
 
 def test_a_page_without_a_pair_says_what_is_missing(tmp_path: Path):
@@ -270,6 +293,42 @@ def test_one_policy_alone_has_its_rate_over_all_jobs_and_its_worst_and_best_one(
     assert whole.claim == "zero_action succeeds in 37.5 % [13.7, 69.4]"
     assert "from 0.0 % [0.0, 49.0] in b: b to 75.0 % [30.1, 95.4] in a: a." in whole.figures
     assert missing.claim == "No two jobs can be compared"
+
+
+def test_one_policy_under_several_seeds_repeats_itself_and_is_no_rival(tmp_path: Path):
+    runs = {}
+    for seed, (name, outcomes) in enumerate({"a": "sssf", "b": "ffff"}.items()):
+        run = write_run(tmp_path / name, {"lift": outcomes}, moved=dict.fromkeys(range(4), 10.0 * seed))
+        merged = merge_results(run)
+        (entry,) = merged.plan.jobs
+        entry = dataclasses.replace(entry, config=dataclasses.replace(entry.config, seed=seed))
+        plan = dataclasses.replace(merged.plan, jobs=(entry,))
+        runs[run] = dataclasses.replace(merged, plan=plan, jobs=merged.jobs.assign(seed=seed))
+    whole, missing = page_of(runs, embedded_bytes=0).findings
+    assert "3 of 8 episodes" in whole.figures
+    assert "Over 2 seeds, from 0.0 % [0.0, 49.0] in b: lift to 75.0 %" in whole.figures
+    assert missing.claim == "Nothing to compare it with"
+
+
+def test_an_undecided_pair_says_that_length_or_return_differs_surely(tmp_path: Path):
+    run = write_run(tmp_path / "run", {"old": "ssff" * 3, "new": "ssff" * 3})
+    merged = merge_results(run)
+    faster = merged.episodes["length"].where(merged.episodes["job"] == "old", merged.episodes["length"] // 2)
+    merged = dataclasses.replace(merged, episodes=merged.episodes.assign(length=faster))
+    (found,) = page_of({run: merged}, embedded_bytes=0).findings
+    assert found.claim.startswith("Not decided")
+    assert "Success aside, they differ: length 7.5 against 15.5, -8 [" in found.figures
+    assert "return" not in found.figures
+
+
+def test_options_of_one_policy_are_not_pooled_over_one_task(tmp_path: Path):
+    fast, slow = (write_run(tmp_path / name, {name: "s" * 9}) for name in ("fast", "slow"))
+    bad = write_run(tmp_path / "bad", {"bad": "f" * 9}, policy_type="random_action")
+    page = page_of({run: merge_results(run) for run in (fast, slow, bad)}, embedded_bytes=0)
+    assert {found.claim for found in page.findings[:2]} == {
+        "fast: fast is better than bad: bad",
+        "slow: slow is better than bad: bad",
+    }
 
 
 def test_two_policies_that_meet_on_several_tasks_have_one_answer_over_all_of_them(tmp_path: Path):
@@ -308,6 +367,6 @@ def test_a_run_that_asked_for_a_bar_answers_whether_it_is_reached(outcomes: str,
 def test_while_a_run_goes_on_it_answers_what_it_asked_and_compares_nothing(tmp_path: Path):
     stopped_run(tmp_path)
     page = page_of({tmp_path: merge_results(tmp_path)}, embedded_bytes=0, running=True)
-    assert [found.claim for found in page.findings] == ["new is better than old", "The run goes on"]
+    assert [found.claim for found in page.findings] == ["new is better than old", "The run is in progress"]
     assert "decided after 7 of 12" in page.findings[0].figures
     assert page.compared.pairs == ()

@@ -89,7 +89,8 @@ def test_the_film_that_opens_for_a_reason_is_the_most_typical_one(tmp_path: Path
 
 
 def test_rare_reasons_share_a_line_and_no_failure_is_left_out(tmp_path: Path):
-    names = [*SETBACKS[:10], SETBACKS[0]]
+    names = [*SETBACKS][:10]
+    names.append(names[0])
     told = {index: failed_by(name) for index, name in enumerate(names)}
     merged = merge_results(write_run(tmp_path / "run", {"lift": "f" * len(names)}, events=told))
     job = job_on_page(records(merged.jobs)[0], merged.episodes, run=0, label="lift")

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import scipy
 import yaml
 
 from isaaclab_arena.config.schema import PolicyServerConfig, ServerScope
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.evaluation.heartbeat import in_a_thread, keep_writing
+from isaaclab_arena.interfaces.episode import EVENTS
 from isaaclab_arena.report.jobs import job_on_page
 from isaaclab_arena.report.writing import (
     AUTHORS,
@@ -27,7 +29,7 @@ from isaaclab_arena.report.writing import (
 from isaaclab_arena.report.writing import page_of as page_of_runs
 from isaaclab_arena.results.merge import Tables, merge_results, records
 from isaaclab_arena.storage.ledger import RunVerification, ServerUsage, write_job_report, write_verification
-from tests.analysis.recorded_runs import write_all_tables, write_run
+from tests.analysis.recorded_runs import failed_by, write_all_tables, write_run
 from tests.report.reading import Reader, unpacked_numbers, write_films
 from tests.results.evidence import commit_lines, report, write_lines
 from tests.results.test_summary import write_suites
@@ -43,13 +45,16 @@ def page_of(directory: Path, **jobs: str) -> Reader:
 
 def test_every_number_is_that_of_the_tables(tmp_path: Path):
     page = page_of(tmp_path / "run", lift="sssfte", reach="sf--", place="ttt")
-    table = pd.read_csv(tmp_path / "run" / "results.csv")
+    table, episodes = (pd.read_csv(tmp_path / "run" / f"{name}.csv") for name in ("results", "episodes"))
     for cells, (_, row) in zip(page.cells, table.iterrows(), strict=True):
         rate, low, high = (100 * row[name] for name in ("success_rate", "success_low", "success_high"))
         assert cells["success_rate"] == f"{rate:.1f} % [{low:.1f}, {high:.1f}]"
         assert cells["successes"] == f"{row['successes']}/{row['failures'] + row['timeouts'] + row['successes']}"
-        assert cells["mean_length"] == f"{row['mean_length']:.1f}"
-        assert cells["mean_return"] == f"{row['mean_return']:.2f}"
+        own = episodes[(episodes["job"] == row["name"]) & (episodes["outcome"] != "error")]
+        for name, digits in (("length", 1), ("return", 2)):
+            # Student's interval, by another program.
+            low, high = scipy.stats.t.interval(0.95, len(own) - 1, own[name].mean(), scipy.stats.sem(own[name]))
+            assert cells[f"mean_{name}"] == f"{row[f'mean_{name}']:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
         assert cells["errors"].split()[0] == str(row["errors"])
 
 
@@ -61,7 +66,7 @@ def test_a_page_that_is_up_to_date_is_not_written_again_and_keeps_the_time_at_wh
     assert not (run / "report.html").exists()
     page = write_report([run])
     made = page.read_text(encoding="utf-8")
-    earlier = re.sub("page of 20[^<]*", "page of 2026-01-31 23:59 UTC", made)
+    earlier = re.sub("written 20[^<]*", "written 2026-01-31 23:59 UTC", made)
     assert earlier != made
     page.write_text(earlier, encoding="utf-8")
     before = page.stat().st_ino, page.stat().st_mtime_ns
@@ -132,6 +137,12 @@ def test_a_page_of_failures_says_why_and_never_that_nothing_failed(tmp_path: Pat
     write_films(tmp_path / "run", "lift", range(1))
     assert "Not every reason has a film" not in write_report([tmp_path / "run"]).read_text(encoding="utf-8")
     assert "Nothing failed" not in words
+    assert "This task names no reasons" in words
+    told = {0: failed_by("almost"), 1: failed_by("dropped")}
+    html = write_report([write_run(tmp_path / "told", {"lift": "ff"}, events=told)]).read_text(encoding="utf-8")
+    assert f"<dt>almost</dt><dd>{EVENTS['almost']}</dd>" in html
+    assert "This task names no reasons" not in html
+    assert "<dt>stuck</dt>" not in html
 
 
 def test_hostile_words_stay_words(tmp_path: Path):
@@ -186,7 +197,7 @@ def run_of(directory: Path, **jobs: str) -> dict[Path, Tables]:
 def test_a_run_that_goes_on_says_how_far_it_is_and_one_that_is_over_names_what_is_missing(tmp_path: Path):
     run = run_of(tmp_path / "run", lift="ssf--", reach="----")
     page = page_of_runs(run, embedded_bytes=0, running=True, now=datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
-    assert (page.runs[0]["progress"], page.runs[0]["missing"]) == ("3 of 9", [])
+    assert (page.runs[0]["progress"], page.runs[0]["missing"]) == ("3 of 9 episodes", [])
     assert page.made_at == "2026-01-02 03:04 UTC"
     assert Reader(html_of(page, tmp_path)).data["reloads"]
     over = page_of_runs(run, embedded_bytes=0)
@@ -196,6 +207,33 @@ def test_a_run_that_goes_on_says_how_far_it_is_and_one_that_is_over_names_what_i
     assert [job.name for job in both.jobs] == ["run: lift", "run: reach", "new: lift"]
     assert both.title == "Zero action on lift object"
     assert [run["name"] for run in both.runs] == ["run", "new"]
+
+
+@pytest.mark.parametrize(
+    ("command_line", "devices", "typed"),
+    [
+        (("isaaclab_arena.evaluation.eval_runner", "my jobs.json"), ("cpu",), "isaaclab-arena run 'my jobs.json'"),
+        (
+            ("isaaclab_arena.evaluation.policy_runner", "--name", "a", "reach"),
+            ("cpu", "cpu"),
+            "isaaclab-arena policy --nproc_per_node 2 --name a reach",
+        ),
+        (("isaaclab_arena.evaluation.eval_runner", "j"), ("cuda:1", "cuda:3"), "isaaclab-arena run --gpu_ids 1,3 j"),
+        # Two machines with two GPUs each, and a cluster, which starts its ranks itself.
+        (("isaaclab_arena.evaluation.eval_runner", "j"), ("cuda:0", "cuda:1") * 2, "isaaclab-arena run j"),
+        (
+            ("isaaclab_arena.evaluation.eval_runner", "--cluster", "ray", "j"),
+            ("cpu", "cpu"),
+            "isaaclab-arena run --cluster ray j",
+        ),
+        (("my_program.py", "1"), ("cpu",), "my_program.py 1"),
+    ],
+)
+def test_the_command_of_a_page_is_one_to_type(tmp_path: Path, command_line, devices, typed):
+    ((directory, merged),) = run_of(tmp_path / "run", lift="s").items()
+    plan = replace(merged.plan, command_line=command_line, devices=devices, world_size=len(devices))
+    facts = dict(page_of_runs({directory: replace(merged, plan=plan)}, embedded_bytes=0).runs[0]["facts"])
+    assert facts["command"] == typed
 
 
 def test_what_was_verified_is_told_until_the_run_changes(tmp_path: Path):
