@@ -31,7 +31,7 @@ from isaaclab_arena.results import merge
 from isaaclab_arena.results.console import MAX_JOBS_SHOWN, describe_missing, drawn
 from isaaclab_arena.results.rows import percent_text, scored_episodes
 from isaaclab_arena.results.stopping import kind_of_error
-from isaaclab_arena.storage import layout, ledger
+from isaaclab_arena.storage import atomic, layout, ledger
 from isaaclab_arena.training.config import PROGRESS, SETTINGS, TRAINING_OF_OTHERS
 
 _MAX_NAMES, _MAX_RANKS_SHOWN = 8, 64
@@ -148,7 +148,7 @@ def main(argv: Sequence[str]) -> int:
     directory, console = options.directory, results_console()
     records, watched = curve.read_records(directory), directory / "watch" / curve.TRAINING_FILE
     is_watch = bool(records) or watched.is_file()
-    training = training_status(Path(watched.read_text(encoding="utf-8")) if watched.is_file() else directory)
+    training = training_status(Path(atomic.read_whole(watched).decode()) if watched.is_file() else directory)
     run = None if is_watch or training is not None else directory
     if is_watch:
         # The run of a watch that is under way is that of the checkpoint which is not done.

@@ -28,6 +28,7 @@ from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 # EFBIG: a limit on file size (RLIMIT_FSIZE), which the next file meets too.
 _LARGEST_FILE_BYTES = 2**63 - 1
 _LARGEST_READ_BYTES = 2**30
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _UNUSABLE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
@@ -115,8 +116,26 @@ def written_in_place(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 def write_bytes(path: Path, content: bytes | bytearray, *, overwrite: bool = False) -> None:
     """Write a whole file atomically; see `written_in_place`."""
-    with written_in_place(path, overwrite=overwrite) as temporary:
-        temporary.write_bytes(content)
+    # The same as `written_in_place` with half of its system calls, because thousands of small files are written.
+    temporary = temporary_path(path)
+    with storage_errors("write", path):
+        try:
+            try:
+                descriptor = os.open(temporary, _NEW, 0o666)
+            except FileNotFoundError:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(temporary, _NEW, 0o666)
+            try:
+                left = memoryview(content)
+                while left:
+                    left = left[os.write(descriptor, left) :]
+            finally:
+                os.close(descriptor)
+            _refuse_existing(path, overwrite=overwrite)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def write_text(path: Path, content: str, *, overwrite: bool = False) -> None:

@@ -164,7 +164,7 @@ def test_a_missing_rank_and_a_taken_port_are_one_clear_message(monkeypatch, capl
         initialise(context, timeout_s=1.0),
     ):
         pass
-    assert any("rank 0 of 2 waits for rank 1 to say its GPU, until " in each.getMessage() for each in caplog.records)
+    assert any("rank 0 of 2 waits for rank 1 to send its GPU, until " in each.getMessage() for each in caplog.records)
     assert not dist.is_initialized()
 
 
@@ -208,7 +208,7 @@ def test_ranks_hear_each_other_in_any_order():
 
 
 def test_a_silent_rank_is_named():
-    with pytest.raises(DistributedError, match=r"rank 0 did not say its output_dir within 0\.1 s"):
+    with pytest.raises(DistributedError, match=r"rank 0 sent no output_dir within 0\.1 s"):
         ranks_in_threads(2, timeout_s=0.1)[1].share_from_rank_zero("output_dir", "")
 
 

@@ -27,7 +27,7 @@ def test_a_policy_is_trained_taken_up_again_and_evaluated(tmp_path):
 
 
 def test_the_file_that_is_shown_is_right(tmp_path, monkeypatch):
-    (block,) = blocks(DOCUMENT, "yaml")
+    block = blocks(DOCUMENT, "yaml")[0]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shown.yaml").write_text(block)
     few = ["--max_iterations", "1", "checkpoints.export=false", "evaluation.interval=0", "--device", "cpu"]
@@ -51,7 +51,7 @@ def test_lines_of_other_trainers_are_understood_as_they_are_shown(tmp_path, monk
         if "--resume" in words:
             assert code == 2
             [experiment] = set(words) & set(TASKS.names())
-            assert f"there is no run in logs/rsl_rl/{experiment} whose name matches" in told
+            assert f"logs/rsl_rl/{experiment} has no run whose name matches" in told
         else:
             assert code == 0, told
 

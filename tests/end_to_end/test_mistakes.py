@@ -149,7 +149,7 @@ def test_launcher_variables_that_contradict_each_other_are_refused(tmp_path, var
         (["--policy_type", "scripted", "--num_episodes", "2"], "one environment is needed"),
         (["--policy_type", "scripte", "--num_episodes", "2", "reach"], "--policy_type: no policy called 'scripte'"),
         (["--policy_type", "scripted", "--num_episodes", "2", "reech"], "did you mean 'reach'?"),
-        (["--policy_type", "scripted", "--num_episodes", "2", "reach", "--embodimnt", "panda"], "'embodiment'?"),
+        (["--policy_type", "scripted", "--num_episodes", "2", "reach", "--embodimnt", "panda"], "'--embodiment'?"),
         (["--policy_type", "scripted", "reach"], "give num_episodes or num_steps"),
         (["--policy_type", "scripted", "--policy_device_id", "99", "--num_episodes", "2", "reach"], "policy_device_id"),
     ],

@@ -117,7 +117,7 @@ def test_resume_without_a_directory_finds_the_run_of_the_same_jobs(tmp_path):
     shutil.rmtree(broken)
     refused = evaluate(tmp_path, "--output_base_dir", base, "--resume", num_episodes=1, seed=9)
     assert refused.returncode == 2
-    assert f"{newer}: is another run" in refused.stderr
+    assert f"{newer}: is a different run" in refused.stderr
     grown = evaluate(tmp_path, "--output_base_dir", base, "--resume", num_episodes=3)
     assert grown.returncode == 0, grown.stderr
     assert f"results in {newer}" in grown.stdout
@@ -152,4 +152,4 @@ def test_a_directory_that_holds_no_run_cannot_be_resumed(tmp_path):
     assert f"--resume: there is no directory '{tmp_path}/outptus'" in refused.stderr
     refused = evaluate(tmp_path, "--resume", f"{tmp_path}/")
     assert refused.returncode == 2
-    assert "holds no run.json" in refused.stderr
+    assert "holds no run to resume" in refused.stderr

@@ -152,7 +152,7 @@ def test_a_set_may_have_one_episode_and_an_incomplete_job_is_left_out(saved, tmp
     lines = commits.read_text().splitlines(keepends=True)
     for number in (4, 0):
         commits.write_text("".join(lines[:number]))
-        with pytest.raises(ConfigError, match="no complete job"):
+        with pytest.raises(ConfigError, match="no job is complete"):
             save_conditions(tmp_path / "again.json", output)
 
 

@@ -210,7 +210,7 @@ def test_jobs_that_do_not_say_whether_they_succeed_fail_at_once(tmp_path):
 def test_the_tables_say_what_was_decided_and_a_run_without_questions_has_no_such_columns(tmp_path, run):
     _, episodes = decision(run.merged)
     assert f"decided after {episodes} of 200: new is better than old (e = " in run.printed
-    assert "new, old: anytime-valid" in run.printed
+    assert "intervals of new, old are anytime-valid" in run.printed
     assert f"{episodes}/200" in run.printed
     results = pd.read_csv(run.directory / "results.csv")
     assert list(results.columns[-4:-1]) == ["decision", "decided_at", "interval_kind"]

@@ -226,7 +226,7 @@ def test_a_robot_that_goes_on_leaves_out_the_actions_that_are_late_and_one_that_
 
 def test_what_was_committed_is_played_to_the_last_bit():
     class Free(NoisyChunks):
-        """Is asked to go on from actions, and answers with others."""
+        """Is asked continues given actions actions, and answers with others."""
 
         def chunks(self, env, observation, env_ids, going_on=None):
             given.append(going_on)
@@ -324,8 +324,8 @@ AVERAGING = {**CLOSED, COEFFICIENT: 0.1}
         ({"steps": 1, "meanwhile": "rtc"}, "gr00t_remote_closedloop", GR00T, "latency.meanwhile", ""),
         ({"steps": 1, "meanwhile": "hold"}, "gr00t_closedloop", AVERAGING, f"policy_config_dict.{COEFFICIENT}", ""),
         ({"steps": 10_000, "meanwhile": "wait"}, "zero_action", {}, "latency", "an episode has"),
-        ({"steps": 1, "meanwhile": "chunk"}, "zero_action", {}, "latency.meanwhile", "predicts 1 action"),
-        ({"steps": 0, "meanwhile": "rtc"}, "zero_action", {}, "latency.meanwhile", "to go on from"),
+        ({"steps": 1, "meanwhile": "chunk"}, "zero_action", {}, "latency.meanwhile", "predicts only 1 action"),
+        ({"steps": 0, "meanwhile": "rtc"}, "zero_action", {}, "latency.meanwhile", "continues given actions"),
         ({"file": "none.csv"}, "zero_action", {}, "latency.file", "cannot be read"),
     ],
 )

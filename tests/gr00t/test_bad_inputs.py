@@ -63,7 +63,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no-model-of-the-job": ({}, {"model_path": "empty/lift"}, "model_path: 'empty/lift'"),
     "no-model-is-named": ({"model_path": ""}, {}, "yaml: model_path: is missing"),
     "a-file-for-a-model": ({"model_path": "p.yaml"}, {}, "model_path: 'p.yaml' is a file"),
-    "no-checkpoint": ({"model_path": "empty"}, {}, "'empty' is no checkpoint"),
+    "no-checkpoint": ({"model_path": "empty"}, {}, "'empty' is not a checkpoint"),
     "no-weights": ({"model_path": "unfinished"}, {}, "'unfinished' has no weights"),
     "pickled-weights": ({"model_path": "pickled"}, {}, "pytorch_model.bin"),
     "no-such-embodiment": ({"embodiment_tag": "GR2"}, {}, "yaml: embodiment_tag: there is no embodiment 'GR2'"),

@@ -106,7 +106,7 @@ def test_cameras_in_an_order_that_their_names_contradict_are_doubted():
     swapped = wire(environment, model, pov_cam_name_sim=("wrist_cam_rgb", "ego_cam_rgb"))
     assert right.connections(environment, source="p.yaml").doubts(environment) == []
     (doubt,) = swapped.connections(environment, source="p.yaml").doubts(environment)
-    assert "'ego_view' by camera 'wrist_cam_rgb' and 'wrist_view' by 'ego_cam_rgb'" in doubt
+    assert "'ego_view' from camera 'wrist_cam_rgb' and 'wrist_view' from 'ego_cam_rgb'" in doubt
 
 
 CAMERAS, JOINT_FILE = "pov_cam_name_sim", "policy_joints_config_path"

@@ -20,6 +20,7 @@ ALLOWED = {
     "cli/compare.py",
     "cli/main.py",
     "cli/start.py",
+    "cli/status.py",
     "results/merge.py",
 }
 

@@ -241,7 +241,7 @@ def test_a_run_that_did_not_write_down_what_it_evaluated_goes_on_and_says_so(mon
     checkpoint.write_bytes(b"other weights")
     assert merge_results(out).jobs["policy_sha256"].tolist() == ["unknown"]
     assert run(out, job(checkpoint), resume=True) == 0
-    assert "cannot be checked" in capsys.readouterr().err
+    assert "cannot be detected" in capsys.readouterr().err
 
 
 def test_the_run_its_attempts_its_recordings_and_its_tables_say_what_was_evaluated(out, checkpoint):

@@ -85,6 +85,6 @@ def test_gpus_that_the_launcher_overrules_are_told_in_one_line(tmp_path, machine
         assert validated(tmp_path, *jobs) == 0
     [line] = [record.getMessage() for record in caplog.records if "own GPU" in record.getMessage()]
     assert line == (
-        "under a launcher each rank's policy runs on the rank's own GPU: no effect has policy_device 'cuda:0' of job "
-        "'a', policy_device_id 1 of job 'c'"
+        "under a launcher each rank's policy runs on the rank's own GPU, whatever these say: policy_device 'cuda:0' "
+        "of job 'a', policy_device_id 1 of job 'c'"
     )

@@ -92,7 +92,7 @@ def test_a_variation_that_is_no_number_is_refused(text, capsys):
 def test_an_interpolation_that_becomes_no_number_is_refused(tmp_path, capsys):
     (tmp_path / "jobs.json").write_text(json.dumps(mistaken(policy_config_dict={"a": '${oc.decode:"1e400"}'})))
     assert main(["validate", "--json", str(tmp_path / "jobs.json")]) == 2
-    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    problem = json.loads(capsys.readouterr().out)["problems"][0]
     assert problem["key"] == "policy_config_dict.a"
     assert "becomes a number that is not finite" in problem["message"]
 

@@ -78,7 +78,7 @@ def test_episodes_that_are_not_consolidated_yet_are_found(tmp_path):
 
 def test_a_missing_episode_is_told_with_those_that_exist(tmp_path):
     policy = replay(recording(tmp_path, indices=[0, 1, 2, 5]))
-    with pytest.raises(PolicyError, match=r"demo_3; .* demo_0 to demo_2, demo_5"):
+    with pytest.raises(PolicyError, match=r"holds no episode 3; it holds episodes 0 to 2, 5"):
         play(policy, 6)
 
 
@@ -94,7 +94,7 @@ def test_actions_of_another_size_or_none_are_refused(tmp_path, length, action_di
     [
         ({"replay_file_path": "nowhere.hdf5"}, "replay_file_path: .*'nowhere.hdf5'"),
         ({"replay_file_path": "*.nothing"}, "no recording at"),
-        ({"episode_name": "demo_9"}, "'demo_9'; .*demo_0 to demo_5"),
+        ({"episode_name": "demo_9"}, "'demo_9'; .*episodes 0 to 5"),
         ({"episode_name": "first"}, "holds no 'first'"),
         ({"episodes": [0, 9]}, "episodes: .*demo_9; "),
         ({"episodes": [2, 2]}, r"episodes: .*\[2, 2\]"),
@@ -135,7 +135,7 @@ def test_recorded_episodes_with_gaps_are_played_one_after_the_other(tmp_path, ch
     assert not policy.can_play(len(played))
     actions, _ = play(policy, len(played))
     assert [int(actions[index][0, 0]) for index in range(len(played))] == played
-    with pytest.raises(PolicyError, match=f"episode {len(played)}; .* demo_0, demo_2, demo_5"):
+    with pytest.raises(PolicyError, match=f"episode {len(played)}; .* episodes 0, 2, 5"):
         play(policy, len(played) + 1)
 
 

@@ -209,7 +209,7 @@ def test_an_exported_network_acts_without_a_configuration_and_is_scaled_as_its_t
     policy = policy_of(write_torchscript(tmp_path / "policy.pt", 3, 3))
     policy.check_environment(ScriptedEnvironment(2))
     assert len(play(policy, 4)) == 12
-    assert "about 4 numbers" in refused_environment(policy, Wide())
+    assert "on 4 numbers" in refused_environment(policy, Wide())
     assert "gives 2 actions" in refused_environment(policy_of(write_torchscript(tmp_path / "b.pt", 3, 2)))
     torch.jit.save(torch.jit.script(WithFlatMemory()), str(tmp_path / "flat.pt"))
     assert "about 3 numbers" in refused_environment(policy_of(tmp_path / "flat.pt"))

@@ -95,7 +95,7 @@ PROMISES = {
         "loaded dice",
         4,
     ),
-    "two batches": ([report(policy_batch=4), report(rank=1, policy_batch=8)], "plan", "batches", 8),
+    "two batches": ([report(policy_batch=4), report(rank=1, policy_batch=8)], "plan", "batch sizes", 8),
     "one processor": ([report(processor="Xeon"), report(rank=1, processor="Xeon")], "bitwise", None, None),
     "two processors": ([report(processor="Xeon"), report(rank=1, processor="EPYC")], "plan", "processors", None),
     "two devices": (

@@ -317,7 +317,7 @@ def test_an_export_that_the_service_refuses_is_an_error(install, tmp_path, capsy
     with pytest.raises(ArenaError, match="wandb did not accept the run: the project is read-only"):
         export_wandb(finished_run(tmp_path / "run"), tmp_path / "there")
     assert main(["export", str(tmp_path / "run"), "--wandb"]) == 1
-    assert "wandb did not take the run" in capsys.readouterr().err
+    assert "wandb did not accept the run" in capsys.readouterr().err
 
 
 def mlflow_with(connect: Callable[..., MlflowClient], server: str | None = None) -> Service:

@@ -82,7 +82,7 @@ def test_where_no_batch_will_do_the_plan_is_promised_and_why_is_said(tmp_path):
 def test_what_was_settled_is_kept_by_a_machine_on_which_it_does_not_hold(tmp_path):
     assert played(tmp_path, Network, 3).policy_batch == 4
     told = plan_because(played(tmp_path, Eights, 3, attempt=2), 4)
-    assert "a batch of 4 rows, which the job has kept since it began" in told
+    assert "a batch of 4 rows, the size since the job began" in told
 
 
 @pytest.mark.parametrize("policy_class", [Network, type("Unseen", (Network,), {"granule": 1})])
@@ -90,7 +90,7 @@ def test_a_job_of_a_program_that_settled_nothing_goes_on_with_as_many_env_slots_
     """A batch that is no multiple of 4 promises nothing, though it passes."""
     played(tmp_path, policy_class, 5)
     (tmp_path / "coins" / "settled.json").unlink()
-    assert "a batch of 5 rows" in plan_because(played(tmp_path, policy_class, 5, attempt=2), 5)
+    assert "batches of 5 env slots" in plan_because(played(tmp_path, policy_class, 5, attempt=2), 5)
 
 
 def test_a_damaged_record_of_what_was_settled_takes_the_promise_and_not_the_job(tmp_path):
@@ -104,7 +104,7 @@ def test_a_policy_that_promises_nothing_is_asked_as_it_is_and_may_say_why(tmp_pa
     class Shrugging(Network):
         traits = PolicyTraits(reproducible=False, plan_because=told)
 
-    assert (told or "does not say") in plan_because(played(tmp_path, Shrugging), 5)
+    assert (told or "set traits") in plan_because(played(tmp_path, Shrugging), 5)
     assert set(Shrugging.sizes) == {5}
     assert not list(tmp_path.glob("*/settled.json"))
 

@@ -219,4 +219,4 @@ def test_a_job_whose_recordings_vanish_before_they_are_in_a_dataset_has_failed(t
     shutil.rmtree(tmp_path / "out" / "reach" / "episodes")
     (row,) = ended_by_the_driver(tmp_path / "out").jobs.to_dict("records")
     assert row["status"] == "failed"
-    assert "demo_0 to demo_1" in row["error"]
+    assert "episodes 0 to 1" in row["error"]

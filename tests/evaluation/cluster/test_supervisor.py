@@ -200,7 +200,7 @@ def test_refusals_cost_no_rank_its_lives():
 
 def test_a_cluster_whose_every_node_refuses_is_told_at_once():
     story = {1: [refused(0), refused(1, node="good")]}
-    with pytest.raises(DistributedError, match=r"the bad one has no ranks .* the good one has no ranks"):
+    with pytest.raises(DistributedError, match=r"the bad one runs no ranks .* the good one runs no ranks"):
         work(PretendedCluster(story, starts={}, jobs_end_s=99))
 
 

@@ -146,7 +146,7 @@ def test_a_first_message_that_is_too_large_ends_the_conversation_before_it_is_re
     ("said", "error", "words"),
     [
         ({"number": 7, "usage": {}}, PolicyError, "query 7"),
-        ({"number": 1}, PolicyError, "nonsense"),
+        ({"number": 1}, PolicyError, "invalid answer"),
         (None, PolicyLostError, "did not answer in time"),
     ],
 )

@@ -181,7 +181,7 @@ def meddling(name: str, act: Callable[[], object]) -> type[Meddling]:
 
 
 def told(caplog) -> list[str]:
-    return [line for line in caplog.messages if "whole process" in line]
+    return [line for line in caplog.messages if "settings of the process" in line]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -305,7 +305,7 @@ def test_what_is_set_in_a_step_is_put_back_and_names_those_whose_code_ran(tmp_pa
     before = np.geterr()
     JobRunner(settings(tmp_path)).run(coin_job(builder=CoinBuilder(RaisingEnvironment), policy_class=policy_class))
     assert np.geterr() == before
-    assert [line.partition(" has set ")[0] for line in told(caplog)] == [blamed]
+    assert [line.partition(" changed settings ")[0] for line in told(caplog)] == [blamed]
 
 
 class Untidy(ShrugPolicy):

@@ -99,7 +99,7 @@ class QuickBuilder(CoinBuilder):
 def test_what_is_too_late_is_refused_before_the_run_with_what_was_measured_and_a_way_out():
     builder = QuickBuilder()
     late = measuring(builder, "late", meanwhile="chunk", policy_class=shrugging(lambda *_: time.sleep(0.005)))
-    with pytest.raises(ConfigError, match=r"say hold; .* ms \(p50\), .* ms \(p95\)") as refused:
+    with pytest.raises(ConfigError, match=r"use hold; .* ms \(p50\), .* ms \(p95\)") as refused:
         settle_latencies([late, measuring(CoinBuilder())], MACHINERY, known={})
     assert [(each.job, each.key) for each in refused.value.problems] == [("late", "latency.meanwhile")]
     assert [each.closed for each in builder.built] == [True]

@@ -324,7 +324,7 @@ def test_a_job_that_is_reproducible_as_plan_alone_says_why_it_does_not(tmp_path)
     assert resuming_run(tmp_path / "out", fewer, resume="") == 1
     (error,) = pd.read_csv(tmp_path / "out/results.csv")["error"]
     assert "num_envs 2" in error
-    assert "the policy does not say" in error
+    assert "set traits" in error
     assert resuming_run(tmp_path / "out", plain, resume="") == 0
     assert "num_envs: was 4 when the run began, now 2" in refused(tmp_path / "out", fewer)
     # What one rank has said is not forgotten for what another says.
@@ -339,7 +339,7 @@ def test_more_env_slots_than_a_policy_is_asked_on_are_refused(tmp_path):
     interrupted(tmp_path, sure(9, RepeatablePolicy))
     assert resuming_run(tmp_path, sure(9, RepeatablePolicy, num_envs=8), resume="") == 1
     (error,) = pd.read_csv(tmp_path / "results.csv")["error"]
-    assert "asked on 4 rows" in error
+    assert "had 4 env slots" in error
 
 
 def words(directory: Path, said: str, **changes) -> Job:
@@ -356,7 +356,7 @@ def test_a_job_that_has_recorded_nothing_goes_on_with_a_mended_policy(tmp_path):
     assert missing(tmp_path / "out") == [0, 0]
     assert pd.read_csv(tmp_path / "out/results.csv")["rerun"].tolist() == [0, 0]
     told = refused(tmp_path / "out", words(tmp_path, "other words"), sure(4, name="other", index=1))
-    assert "(job 'coins')" in told
+    assert "job 'coins'" in told
 
 
 def test_a_job_that_has_recorded_nothing_may_have_another_policy_and_other_env_slots(tmp_path, caplog):

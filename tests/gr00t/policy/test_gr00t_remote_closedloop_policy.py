@@ -83,7 +83,7 @@ class Talker(NetworkPolicy):
 
 @pytest.mark.parametrize("modalities", [{}, {"video": 3}, [1], "text"])
 def test_a_server_that_does_not_say_what_it_takes_is_refused(tmp_path, modalities):
-    with serving(Talker(modalities=modalities)) as server, pytest.raises(PolicyError, match="does not say"):
+    with serving(Talker(modalities=modalities)) as server, pytest.raises(PolicyError, match="does not describe"):
         remote_policy(write_policy_yaml(tmp_path), server.port)
 
 

@@ -136,7 +136,7 @@ def both(picture: dict[str, Any]) -> dict[str, Any]:
         (shown(3, images=None), "lacks 'camera_obs'"),
         (shown(3, images=both(array(np.zeros((3, 6, 8)), "|u1"))), "shape (3, 6, 8), expected (6, 8, 3)"),
         (shown(3, images=both(PNG)), "'front': a picture is no png"),
-        (shown(3, images=both(LARGE)), "shape (600, 800, 3), expected (6, 8, 3)"),
+        (shown(3, images=both(LARGE)), "shape (600, 800, 3), (6, 8, 3) is due"),
         (shown(3, images=both({**LARGE, "shape": [6, 8, 3]})), "(800, 600) pixels"),
         (packed("greeting", {}, 3), "the str 'greeting'"),
         (hello(3, version=2), "hello refused: version the int '2'"),

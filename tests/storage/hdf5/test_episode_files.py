@@ -197,7 +197,7 @@ def test_what_is_no_recording_is_named(tmp_path):
             hdf5.list_episodes(path)
     with h5py.File(path, "w") as file:
         file["numbers"] = [1, 2]
-    with pytest.raises(StorageError, match="no recording"):
+    with pytest.raises(StorageError, match="not a recording"):
         hdf5.list_episodes(path)
 
 
