@@ -8,9 +8,7 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.cli.main import main as cli
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main
-from isaaclab_arena.evaluation.job import load_conditions, save_conditions
 from isaaclab_arena.evaluation.policy_runner import main as policy_runner
 from tests.end_to_end.launching import command, episodes_table, run, write_jobs
 
@@ -141,19 +139,19 @@ def test_a_damaged_file_is_refused(saved, tmp_path, capsys, change, message):
     assert message in capsys.readouterr().err
 
 
-def test_a_set_may_have_one_episode_and_an_incomplete_job_is_left_out(saved, tmp_path):
+def test_a_set_may_have_one_episode_and_an_incomplete_job_is_left_out(saved, tmp_path, capsys):
     document = json.loads((saved / "set.json").read_text())
     del document["sets"][0]["episodes"][1:]
-    (tmp_path / "one.json").write_text(json.dumps(document))
-    [one] = load_conditions("one.json", tmp_path)
-    assert one.episodes == document["sets"][0]["episodes"]
+    (tmp_path / "set.json").write_text(json.dumps(document))
+    job = {"name": "one", "policy_type": "zero_action", "conditions": "set.json", "arena_env_args": LIFT}
+    assert cli(["validate", str(write_jobs(tmp_path / "one.json", [job]))]) == 0
     output = Path(shutil.copytree(saved / "out", tmp_path / "out"))
     [commits] = (output / "varied").glob("episode_results_rank*.jsonl")
     lines = commits.read_text().splitlines(keepends=True)
     for number in (4, 0):
         commits.write_text("".join(lines[:number]))
-        with pytest.raises(ConfigError, match="no job is complete"):
-            save_conditions(tmp_path / "again.json", output)
+        cli(["merge", str(output), "--save_conditions", str(tmp_path / "again.json")])
+        assert "no job is complete" in capsys.readouterr().err
 
 
 def test_a_file_that_exists_is_not_written_over(saved, capsys):

@@ -16,7 +16,6 @@ import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.evaluation.verification import compare_runs
 from isaaclab_arena.results import read_episode, write_episode
 from tests.end_to_end.launching import ROOT, command, run, wait_until, write_jobs
 from tests.environments.gym.gym_fakes import ID as GYM_ID
@@ -210,14 +209,6 @@ def test_without_a_recording_endings_are_compared_and_another_version_is_named(t
     assert told.count("changed since the run: mujoco was 3.0.0, is now ") == 1
     assert told.count("steps, ended the same\n") == 2
     assert "without a dataset only conditions, outcome, length, return and metrics can be compared" in told
-
-
-def test_an_episode_is_compared_by_its_line_alone_if_one_of_its_recordings_is_gone(untouched, copied):
-    (copied / "lift" / "dataset_lift.hdf5").unlink()
-    for first, second, compares_arrays in ((untouched, untouched, True), (copied, untouched, False)):
-        for sides in ((first, second), (second, first)):
-            [found] = compare_runs(*sides, {"lift": [2]})
-            assert (found.compares_arrays, found.difference) == (compares_arrays, None)
 
 
 def test_an_environment_that_ignores_its_seed_is_caught(tmp_path, capsys, monkeypatch):

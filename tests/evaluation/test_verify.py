@@ -1,6 +1,7 @@
 """Episodes that are played again and compared."""
 
 import json
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.evaluation.policy_runner import main
 from isaaclab_arena.evaluation.rerun import (
     Difference,
     ReplayedEpisode,
@@ -18,7 +20,7 @@ from isaaclab_arena.evaluation.rerun import (
     replay_in,
 )
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.evaluation.verification import draw_sample, prepare_sample
+from isaaclab_arena.evaluation.verification import compare_runs, draw_sample, prepare_sample
 from isaaclab_arena.recording.recorder import EpisodeArrays, EpisodeRecorder, RecordedObservations
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import read_episode
@@ -309,3 +311,15 @@ def test_a_sample_has_another_number_of_env_slots_that_fits_the_fixed_batch(tmp_
     write_run_plan(tmp_path / "run", begun)
     made = prepare_sample(tmp_path / "run", tmp_path / "again", {"lift": [0]}, num_envs=None, num_ranks=1)
     assert [job.config.num_envs for job in made.jobs] == [again]
+
+
+def test_an_episode_is_compared_by_its_line_alone_if_one_of_its_recordings_is_gone(tmp_path):
+    whole, lacking = tmp_path / "whole", tmp_path / "lacking"
+    arguments = ["--policy_type", "zero_action", "--num_episodes", "1", "--output_dir", str(whole)]
+    assert main([*arguments, "cartpole"]) == 0
+    shutil.copytree(whole, lacking)
+    [dataset] = lacking.glob("*/dataset_*.hdf5")
+    dataset.unlink()
+    for first, second, compares_arrays in ((whole, whole, True), (lacking, whole, False), (whole, lacking, False)):
+        [found] = compare_runs(first, second, {dataset.parent.name: [0]})
+        assert (found.compares_arrays, found.difference) == (compares_arrays, None)
