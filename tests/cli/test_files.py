@@ -199,7 +199,7 @@ def test_films_made_afterwards_are_the_films_of_the_run(film_run, bare, capsys):
     assert main(arguments) == 0
     told = capsys.readouterr().out
     assert "4 of 4 episodes filmed" in told
-    assert told.splitlines()[-1] == f"report written anew, with the films: {bare / 'report.html'}"
+    assert told.splitlines()[-1] == f"report written again, with the films: {bare / 'report.html'}"
     [film, *_] = bare.glob("script/videos/*.mp4")
     assert base64.b64encode(film.read_bytes()).decode() in (bare / "report.html").read_text()
     assert told.index("script episode 0: ") < told.index("rest episode 0: "), "the order of the plan"
@@ -231,7 +231,7 @@ def test_pairs_that_ended_otherwise_are_filmed_on_both_sides(bare, capsys):
     arguments = ["film", str(bare), "--episodes", "discordant", "--job", "script", "--baseline", "rest"]
     assert main(arguments) == 0
     told = capsys.readouterr().out
-    assert [told.count(f"{job} demo_{index}: ") for job in ("script", "rest") for index in (0, 1)] == [1] * 4
+    assert [told.count(f"{job} episode {index}: ") for job in ("script", "rest") for index in (0, 1)] == [1] * 4
     assert "4 of 4 episodes filmed" in told
 
 
