@@ -98,7 +98,7 @@ MISTAKES = {
     "validate": "isaaclab-arena validate jobs.json",
     "validate jobs.json --limt 2": "did you mean '--limit'?",
     "watch gone": "type: isaaclab-arena watch TRAINING jobs.json",
-    "watch gone jobs.json": "'gone' is no directory",
+    "watch gone/training jobs.json": "no directory",
     "watch . --eval_jobs_confg jobs.json": "did you mean '--eval_jobs_config'?",
     "plan --diff 0.1 --baseline 0.5": "did you mean '--difference'?",
     "plan --difference 0.1": "with --baseline, or a run that has it with --from",
