@@ -287,7 +287,7 @@ def test_what_all_tasks_of_a_suite_lack_is_told_of_the_first():
     assert without_repeats(found) == [
         problem("'open' needs cook (the same for 2 other tasks of suite 'kitchen')", job="mine-open")
     ]
-    assert without_repeats(found[:2])[0].message.endswith("(and so for another task of suite 'kitchen')")
+    assert without_repeats(found[:2])[0].message.endswith("(the same for another task of suite 'kitchen')")
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_a_good_job_gets_its_builder_and_classes(environments):
         ({"policy_type": "no.such.Policy"}, "policy_type", "cannot import 'no.such'"),
         ({"policy_type": "tests.fakes.ShrgPolicy"}, "policy_type", "did you mean 'ShrugPolicy'?"),
         ({"policy_type": "os.system"}, "policy_type", "'os.system' is not a policy"),
-        ({"policy_type": "tests.fakes.CoinConfig"}, "policy_type", "must be a class derived from PolicyBase"),
+        ({"policy_type": "tests.fakes.CoinConfig"}, "policy_type", "neither a class of PolicyBase nor a function"),
         ({"policy_type": path_of(UnfinishedPolicy)}, "policy_type", "does not define get_action"),
         ({"policy_config_dict": {"acton": "nan"}}, "policy_config_dict.acton", "did you mean 'action'?"),
         ({"policy_config_dict": {"raise_at": True}}, "policy_config_dict.raise_at", "true is not a whole number"),
