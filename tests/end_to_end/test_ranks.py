@@ -117,7 +117,7 @@ def test_when_only_rank_0_is_told_to_stop_the_table_still_holds_what_the_others_
     _, report = (tmp_path / "log").read_text().split("Root Cause (first observed failure):")
     assert "still running when this rank ended: rank 1, 2; their finished episodes are in the last" in report
     assert f"continue with: isaaclab-arena resume {output}" in report
-    assert "episodes" not in report
+    assert "episodes  success" not in report
 
 
 def test_a_failure_with_fail_fast_ends_all_ranks_and_prints_one_table(tmp_path):

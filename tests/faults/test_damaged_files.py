@@ -19,7 +19,7 @@ from tests.faults.world import World
 
 NUM_EPISODES = 4
 DAMAGES = ("missing", "empty", "torn", "directory", "another run's")
-_TIME = re.compile(r"<span>page of [^<]*</span>")
+_TIME = re.compile(r"<span>written [^<]*</span>")
 
 
 @dataclass(frozen=True, kw_only=True)
