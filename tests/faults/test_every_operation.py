@@ -93,7 +93,7 @@ def test_a_full_disk_stops_the_run_with_one_message_and_calls_no_job_failed(worl
     ended = world.begin(faults={0: Fault(effect=Effect.NO_SPACE, at=at, only=only)})
     assert ended.exit_code == 1
     assert ended.output.count("error: ") == 1
-    assert "No space left on device; the run stops: make room, then run isaaclab-arena resume DIR" in ended.output
+    assert "No space left on device; the run ends: make room, then run isaaclab-arena resume DIR" in ended.output
     assert "failed" not in ended.output
     assert not any(world.output.glob("*/job_report_rank*.json"))
 
