@@ -196,6 +196,9 @@ _NAMES = (
 BEST_FILE, SCORE_FILE = "model_best.pt", "model_best.json"
 """This package's copy of a training's best checkpoint, and its score with its step."""
 
+BEST_RULE = "highest success rate, then highest reward per step, then earliest"
+"""The order by which trainings and watches choose the best checkpoint, in words."""
+
 BEST, LATEST = "best", "latest"
 
 

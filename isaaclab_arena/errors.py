@@ -10,6 +10,7 @@ MAX_PROBLEMS_SHOWN = 20
 MAX_NAME_CHARACTERS = 160
 MAX_MESSAGE_CHARACTERS = 2_000
 _MAX_CHOICES_SHOWN = 100
+_MAX_NEAR = 3
 
 
 class ArenaError(Exception):
@@ -142,29 +143,58 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def nearest_option(name: str, options: Iterable[str]) -> str:
-    """Return ``"; did you mean '--x'?"`` for the nearest option (no dashes), or a hint at --help."""
+_SAME: tuple[tuple[str, ...], ...] = tuple(
+    tuple(names.split())
+    for names in (
+        "num_episodes n n_episodes episodes num_trials n_trials trials num_rollouts n_rollouts rollouts",
+        "nproc_per_node n np nproc num_procs num_processes num_ranks ranks num_workers workers",
+        "gpu_ids gpu gpus gpu_id devices",
+        "num_envs n_envs envs env_slots batch_size parallel_envs",
+        "num_steps steps n_steps max_steps horizon",
+        "output_dir output o out out_dir outdir save_dir log_dir results_dir",
+        "checkpoint_path model_path pretrained checkpoint ckpt ckpt_path weights model policy_path load_checkpoint",
+        "policy_type policy policy_name policy_class",
+        "policy_config_dict policy_config policy_kwargs policy_options policy_args",
+        "arena_env_args env_args env_kwargs environment_args",
+        "environment env env_name env_id",
+        "embodiment robot",
+        "max_iterations iterations num_iterations epochs",
+        "learning_rate lr",
+    )
+)
+"""Names that other programs give to the same option or key, those of this one first."""
+
+
+def nearest_names(name: str, choices: Iterable[str]) -> list[str]:
+    """Return the choices that a mistyped name may mean, at most three: by meaning, else by spelling, else by a part."""
+    # A text longer than any name is near to none, and comparing it takes long.
+    known = sorted(choices)
     if len(name) > MAX_NAME_CHARACTERS:
-        return "; --help lists all"
-    # A part of a long name, such as ``nproc``, is far from it by letters.
-    known = list(options)
-    begins = [option for option in known if len(name) > 2 and option.startswith(name)]
-    close = difflib.get_close_matches(name, known, n=1) or begins
-    return f"; did you mean '--{close[0]}'?" if close else "; --help lists all"
+        return []
+    groups = (next((each for each in group if each in known), None) for group in _SAME if name in group)
+    close = [each for each in dict.fromkeys(groups) if each is not None] or difflib.get_close_matches(name, known, n=1)
+    begun = [each for each in known if len(name) > 2 and each.startswith(name)]
+    parts = begun or [each for each in known if len(name) > 2 and name in each]
+    return close or (parts if len(parts) <= _MAX_NEAR else [])
+
+
+def nearest_option(name: str, options: Iterable[str]) -> str:
+    """Return ``"; did you mean '--x'?"`` for the nearest options (no dashes), or a hint at --help."""
+    near = " or ".join(f"'--{option}'" for option in nearest_names(name, options))
+    return f"; did you mean {near}?" if near else "; --help lists all"
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the nearest choice, or all choices if none is near."""
+    """Return ``"; did you mean 'x'?"`` for the nearest choices, or all choices if none is near."""
     return _nearest(name, frozenset(choices))
 
 
 @lru_cache(maxsize=1_000)
 def _nearest(name: str, choices: frozenset[str]) -> str:
     known = sorted(choices)
-    # A text longer than any name is near to none, and comparing it takes long.
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6) if len(name) <= MAX_NAME_CHARACTERS else []
-    if close:
-        return f"; did you mean '{shortened(close[0])}'?"
+    if near := nearest_names(name, known):
+        named = " or ".join(f"'{shortened(each)}'" for each in near)
+        return f"; did you mean {named}?"
     shown = [shortened(choice) for choice in known[:_MAX_CHOICES_SHOWN]]
     more = [f"and {len(known) - len(shown)} more"] if len(known) > len(shown) else []
     return f"; known are: {', '.join([*shown, *more])}" if known else ""

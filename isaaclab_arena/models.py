@@ -401,6 +401,16 @@ def find_agent_file(checkpoint: Path) -> Path | None:
     return next((path for directory in directories if (path := directory / AGENT_FILE).is_file()), None)
 
 
+def files_of_checkpoint(checkpoint: Path) -> dict[Path, Path]:
+    """Map a checkpoint and the files needed beside it by their paths in a copy of its directory."""
+    if checkpoint.is_dir():
+        return {Path(): checkpoint}
+    agent, tensors = find_agent_file(checkpoint), checkpoint.with_name(f"{checkpoint.name}.data")
+    found = {Path(checkpoint.name): checkpoint} | ({} if agent is None else {AGENT_FILE: agent})
+    # An ONNX file may keep its tensors in a file beside it.
+    return found | ({Path(tensors.name): tensors} if tensors.is_file() else {})
+
+
 def read_agent_settings(path: str | Path) -> AgentSettings:
     """Read a configuration, ignoring Python's own YAML tags; ConfigError lists every problem with file and key."""
     document = read_document(path, python_tags=True)
@@ -636,7 +646,8 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
     except (RuntimeError, ValueError, EOFError, KeyError, IndexError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"is no checkpoint: {first_line(error)}", file=str(path)) from error
+        message = "is no checkpoint, or a damaged one: torch.load cannot read it; name a file that torch.save wrote"
+        raise ConfigError(message, file=str(path)) from error
     except Exception as error:
         # The restricted unpickler's error has no public name: its class is in the module that this project must not
         # use.

@@ -92,6 +92,8 @@ class Registry:
             for pattern, meant in self._lookalikes.items():
                 if len(name) <= MAX_NAME_CHARACTERS and re.fullmatch(pattern, name):
                     hint = f"; did you mean '{meant.format(name)}'?"
+            if "did you mean" not in hint:
+                hint += f"; a package adds its own by an entry point {self.entry_point_group}"
             raise ConfigError(f"no {self.kind} called '{name}'{hint}")
         try:
             return plugins[name].load()

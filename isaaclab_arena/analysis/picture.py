@@ -56,6 +56,46 @@ Mark: TypeAlias = Line | Area | Dot | Words
 
 
 @dataclass(frozen=True, kw_only=True)
+class RateCurve:
+    """A curve of rates with the band of their intervals."""
+
+    points: Sequence[tuple[float, float, float, float]]  # place along the plot, rate, low, high; all from 0 to 1
+    colour: str
+    band: str  # its colour
+
+
+def rate_plot(
+    curves: Sequence[RateCurve],
+    *,
+    left: float,
+    top: float,
+    width: float,
+    height: float,
+    percents: Sequence[int],
+    size: float | None,
+) -> list[Mark]:
+    """Return a grid at some percents, and curves on it; `size` is that of the grid's labels, None without labels."""
+    marks: list[Mark] = []
+    for percent in percents:
+        y = top + (1 - percent / 100) * height
+        marks.append(Line(points=[(left, y), (left + width, y)], colour=GRID))
+        if size is not None:
+            marks.append(Words(at=(left - 7, y + 4), text=f"{percent} %", size=size, anchor="end"))
+    # All bands come before the curves, so that no band hides a line.
+    lines: list[Mark] = []
+    for curve in curves:
+        centres, lows, highs = (
+            [(left + along * width, top + (1 - ends[at]) * height) for along, *ends in curve.points] for at in range(3)
+        )
+        # A single point has no band, so a line shows its interval.
+        band = Area(points=[*lows, *reversed(highs)], colour=curve.band)
+        marks.append(band if len(centres) > 1 else Line(points=[*lows, *highs], colour=curve.colour, width=1.5))
+        lines.append(Line(points=centres, colour=curve.colour, width=2.0))
+        lines += [Dot(centre=centre, radius=3.5, colour=curve.colour) for centre in centres]
+    return [*marks, *lines]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Picture:
     """A drawing on white."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from isaaclab_arena.analysis.arms import Arm, PairedDifference, match, paired_difference
-from isaaclab_arena.analysis.picture import GRID, Area, Dot, Line, Mark, Picture, Words, png, svg
+from isaaclab_arena.analysis.picture import Mark, Picture, RateCurve, Words, png, rate_plot, svg
 from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, differs_only_by
 from isaaclab_arena.logs import plain_text
@@ -199,24 +199,20 @@ def slope_picture(found: Sequence[Drop]) -> Picture:
         left, top = _LEFT + column * (_WIDTH + _GAP_X), _TOP + line * (_HEIGHT + _GAP_Y)
         points = sorted([*start, *(each for each in found if each.axis == axis)], key=lambda each: each.level)
         drawn = [
-            (left + _WIDTH * each.level / last, (each.scored.rate, interval.low, interval.high))
+            (each.level / last, each.scored.rate, interval.low, interval.high)
             for each in points
             if each.scored.rate is not None and (interval := each.scored.wilson()) is not None
         ]
-        centres, lows, highs = ([(x, top + 20 + (1 - ends[at]) * height) for x, ends in drawn] for at in range(3))
         marks.append(Words(at=(left, top + 10), text=axis, size=12.0))
-        for percent in (0, 50, 100):
-            y = top + 20 + (1 - percent / 100) * height
-            marks.append(Line(points=[(left, y), (left + _WIDTH, y)], colour=GRID))
-            if column == 0:
-                marks.append(Words(at=(left - 6, y + 4), text=f"{percent} %", size=10.0, anchor="end"))
-        # The band runs along the lower ends, and back along the upper ends.
-        if len(drawn) > 1:
-            marks += [
-                Area(points=[*lows, *reversed(highs)], colour=_BAND),
-                Line(points=centres, colour=_LINE, width=2.0),
-            ]
-        marks += [Dot(centre=centre, radius=3.0, colour=_LINE) for centre in centres]
+        marks += rate_plot(
+            [RateCurve(points=drawn, colour=_LINE, band=_BAND)] if drawn else [],
+            left=left,
+            top=top + 20,
+            width=_WIDTH,
+            height=height,
+            percents=(0, 50, 100),
+            size=10.0 if column == 0 else None,
+        )
         for level in (0, last):
             at = (left + _WIDTH * level / last, top + 20 + height + 14)
             marks.append(Words(at=at, text=str(level), size=10.0, anchor="middle"))

@@ -4,7 +4,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -18,7 +18,7 @@ from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import option_names, option_types, parse_tokens, read_options
 from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS, SUITES
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.interfaces.environment_builder import completed
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.policy.catalog import POLICIES
@@ -32,6 +32,7 @@ _REGISTRIES = {
     "tasks": TASKS,
     "policies": POLICIES,
     "embodiments": EMBODIMENTS,
+    "robots": EMBODIMENTS,
     "objects": OBJECTS,
 }
 
@@ -40,19 +41,28 @@ _REGISTRIES = {
 class ListOptions:
     """Show the names that a job file may use, or the tasks of train; one line each, or one of them with its options."""
 
-    what: tyro.conf.Positional[Literal["environments", "suites", "tasks", "policies", "embodiments", "objects"]]
-    """What to list."""
+    what: tyro.conf.Positional[
+        Literal["environments", "suites", "tasks", "policies", "embodiments", "robots", "objects"]
+    ]
+    """What to list; robots are embodiments."""
     name: tyro.conf.Positional[str] = ""
-    """Show this one with its options. For an environment, also show the policy's inputs and outputs there, with the
-    options typed after it, such as --embodiment so101 or --enable_cameras."""
+    """Show this one with its options; a part of the name will do. For an environment, also show the policy's inputs and
+    outputs there, with the options typed after it, such as --embodiment so101 or --enable_cameras."""
     json: bool = False
     """Print it as JSON."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Show one catalog, or one entry of it; ConfigError, or EnvironmentBuildError if the entry cannot be built."""
-    options, rest = read_some(ListOptions, argv, program="isaaclab-arena list")
+    options, rest = read_some(ListOptions, _with_whole_kind(argv), program="isaaclab-arena list")
     registry = _REGISTRIES[options.what]
+    # A part of a name will do where only one name has it.
+    if options.name and options.name not in registry:
+        with_part = [each for each in registry.names() if options.name.lower() in each]
+        if len(with_part) > 1 and not options.json:
+            print(catalog_text(registry, with_part, shows_options=False))
+            return 0
+        options = replace(options, name=with_part[0] if len(with_part) == 1 else options.name)
     if rest and (options.what != "environments" or not options.name):
         raise ConfigError(f"unexpected argument '{rest[0]}'; options follow the name of an environment")
     # An unknown name is a ConfigError; `catalog_text` would show it as a line.
@@ -92,6 +102,17 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         print_json(data)
     return 0
+
+
+def _with_whole_kind(argv: Sequence[str]) -> list[str]:
+    """Return the words with the kind of names written out, of which a part will do: ``list robot``. ConfigError."""
+    words = list(argv)
+    if words and not words[0].startswith("-"):
+        kinds = [each for each in _REGISTRIES if words[0].rstrip("sy") in each]
+        if len(kinds) != 1:
+            raise ConfigError(f"there is no '{words[0]}'{did_you_mean(words[0], _REGISTRIES)}", key="WHAT")
+        words[0] = kinds[0]
+    return words
 
 
 def catalog_data(registry: Registry, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -147,9 +168,9 @@ def _options_of(entry: Any) -> Iterator[dict[str, Any]]:
         yield option
 
 
-def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
-    """Return a table of all names in a catalog, one line each; or of `names`, each with its options and defaults."""
-    shows_options = names is not None
+def catalog_text(registry: Registry, names: Sequence[str] | None = None, *, shows_options: bool | None = None) -> str:
+    """Return a table of all names in a catalog, one line each; or of `names`, by default with options and defaults."""
+    shows_options = names is not None if shows_options is None else shows_options
     names = [*registry.names(), *registry.patterns()] if names is None else names
     width = max(map(len, names), default=0)
     lines = []

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from isaaclab_arena.distributed.interrupts import INTERRUPTED, leave_on_ctrl_c, raise_on_ctrl_c, report_interruption
 from isaaclab_arena.errors import ArenaError, ConfigError, StorageError
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.logs import open_missing_streams, plain_text
@@ -120,6 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # own directory at that place of `sys.path`. Python's ``-P`` or PYTHONSAFEPATH is respected. A deleted working
     # directory has nothing to import.
     if argv is None:
+        leave_on_ctrl_c()
         with suppress(OSError):
             here = str(Path.cwd())
             if not sys.flags.safe_path and not {"", here} & set(sys.path):
@@ -131,7 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(name, arguments[1:])
     except KeyboardInterrupt:
-        return 130
+        report_interruption()
+        return INTERRUPTED
     except ArenaError as error:
         print(plain_text(error, keep_lines=True), file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
@@ -163,6 +166,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         else:
             with without_collecting():
                 run = MAINS.get(name)
+            raise_on_ctrl_c()
             takes_name = "typed_as" in inspect.signature(run).parameters
             code = run(arguments, typed_as=f"isaaclab-arena {name}") if takes_name else run(arguments)
         sys.stdout.flush()

@@ -2,7 +2,7 @@
 
 import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -298,13 +298,14 @@ def replay(argv: Sequence[str]) -> int:
     return 0 if is_bitwise else 1
 
 
-def chosen_episodes(text: str) -> list[int]:
-    """Return the episodes of a list such as ``0,5,7-9``, ascending; ConfigError if it is malformed."""
+def chosen_episodes(text: str, choices: Iterable[str] = ()) -> list[int]:
+    """Return the episodes of a list such as ``0,5,7-9``, ascending; ConfigError, which may suggest one of `choices`."""
     found: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", part, re.ASCII)
         if match is None:
-            raise ConfigError(f"'{text}' is no list of episodes such as 0,5,7-9", key="--episodes")
+            hint = did_you_mean(text, choices)
+            raise ConfigError(f"'{text}' is no list of episodes such as 0,5,7-9{hint}", key="--episodes")
         first = int(match[1])
         last = int(match[2] or first)
         if last < first:
@@ -364,7 +365,7 @@ def film(argv: Sequence[str]) -> int:
     elif options.episodes in set(Choice):
         episodes = episodes_by_outcome(options.run, jobs, Choice(options.episodes))
     else:
-        episodes = dict.fromkeys(jobs, chosen_episodes(options.episodes))
+        episodes = dict.fromkeys(jobs, chosen_episodes(options.episodes, Choice))
 
     filmed: list[FilmedEpisode] = []
 

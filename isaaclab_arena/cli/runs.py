@@ -19,14 +19,11 @@ from isaaclab_arena.evaluation import eval_runner, planning, policy_runner
 from isaaclab_arena.evaluation.options import is_run
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage import layout, ledger, recovery
-from isaaclab_arena.training.config import SETTINGS, settings_of
+from isaaclab_arena.training.config import SETTINGS, TRAINING_OF_OTHERS, settings_of
 
 # Go on with the run in a directory, with the command that it was started with.
 
 _RUNNERS = {COMMANDS[name].module: name for name in ("run", "policy")}
-_TRAINING_OF_OTHERS = "training.json"
-"""File that another package's command writes beside its checkpoints. Its keys are ``command_line``,
-``working_directory`` and ``world_size``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +50,7 @@ def resume(argv: Sequence[str]) -> int:
         devices = settings_of(directory).get("devices")
         ranks = _ranks(list(map(str, devices)) if isinstance(devices, list) else [], more)
         return MAINS.get("train")([*ranks, "--resume", str(directory), *more])
-    file = directory / _TRAINING_OF_OTHERS
+    file = directory / TRAINING_OF_OTHERS
     if file.is_file():
         # A training of another package's command, such as `isaaclab-arena finetune`.
         settings = read_document(file)
@@ -75,7 +72,7 @@ def resume(argv: Sequence[str]) -> int:
 
     # The run of an evaluation.
     if not (directory / layout.RUN_PLAN_FILE).is_file() and not (directory / layout.PLAN_COPY_FILE).is_file():
-        message = f"holds no run: neither {layout.RUN_PLAN_FILE} nor {SETTINGS} nor {_TRAINING_OF_OTHERS}"
+        message = f"holds no run: neither {layout.RUN_PLAN_FILE} nor {SETTINGS} nor {TRAINING_OF_OTHERS}"
         message += ledger.near_run(directory)
         raise ConfigError(message, file=str(directory))
     plan = ledger.read_run_plan(directory)

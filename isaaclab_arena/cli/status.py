@@ -1,6 +1,7 @@
-"""``isaaclab-arena status``: how far a run is, what its ranks do and what is wrong, from its files, on any machine."""
+"""``isaaclab-arena status``: how far a run, a watch or a training is, and what is wrong, from files, on any machine."""
 
 import shlex
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,38 +10,46 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import tyro
 from rich.console import Console
 from rich.text import Text
 
+from isaaclab_arena.checkpoints import BEST_RULE, best_of_training, find_checkpoints
 from isaaclab_arena.cli.main import print_json
 from isaaclab_arena.config.command_line import read_words
+from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.evaluation import heartbeat
 from isaaclab_arena.evaluation import learning_curve as curve
 from isaaclab_arena.evaluation.process import results_console
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.nested import value_at
+from isaaclab_arena.report.writing import REPORT_FILE
 from isaaclab_arena.results import merge
 from isaaclab_arena.results.console import MAX_JOBS_SHOWN, describe_missing, drawn
 from isaaclab_arena.results.rows import percent_text, scored_episodes
 from isaaclab_arena.results.stopping import kind_of_error
 from isaaclab_arena.storage import layout, ledger
+from isaaclab_arena.training.config import PROGRESS, SETTINGS, TRAINING_OF_OTHERS
 
 _MAX_NAMES, _MAX_RANKS_SHOWN = 8, 64
+_PHASES = ("collection", "learning", "evaluation")
+"""The parts of a training's time, as its measures name them."""
 _NOTHING_YET = {ledger.JobResultStatus.MISSING, ledger.JobResultStatus.SKIPPED}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatusOptions:
-    """Show how far a run is: its jobs, ranks, rates so far, time left, and what is wrong.
+    """Show how far a run, a watch or a training is: its jobs, ranks, rates so far, time left, and what is wrong.
 
-    Reads only the files of the run, while it goes on or afterwards, on its machine or another one that sees the
-    directory. Exit code 0 if nothing is wrong, 1 if something is.
+    Reads only files, while it goes on or afterwards, on its machine or another one that sees the directory. Exit code
+    0 if nothing is wrong, 1 if something is.
     """
 
     directory: tyro.conf.Positional[Path]
-    """Directory of a run (with a run.json), or of a watch."""
+    """Directory of a run (with a run.json), of a watch, or of a training."""
     json: bool = False
     """Print it as JSON."""
 
@@ -117,25 +126,48 @@ class RunStatus:
     way_out: str | None  # the command to type
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainingStatus:
+    """The state of a training at one moment; None for what its files do not say."""
+
+    directory: str
+    state: RunState | None
+    iteration: int  # the last one that is done
+    max_iterations: int | None
+    steps_per_s: float | None  # of the last iteration
+    time_left_s: float | None  # with its evaluations
+    silent_s: float | None  # since its last measures
+    last_checkpoint: str | None
+    best_checkpoint: str | None
+    way_out: str | None  # the command to type
+
+
 def main(argv: Sequence[str]) -> int:
     """Show the status and return 0, or 1 if something is wrong; ConfigError if the directory is of no run."""
     options = read_words(StatusOptions, argv, program="isaaclab-arena status")
     directory, console = options.directory, results_console()
-    records, run = curve.read_records(directory), options.directory
-    if records:
+    records, watched = curve.read_records(directory), directory / "watch" / curve.TRAINING_FILE
+    is_watch = bool(records) or watched.is_file()
+    training = training_status(Path(watched.read_text(encoding="utf-8")) if watched.is_file() else directory)
+    run = None if is_watch or training is not None else directory
+    if is_watch:
         # The run of a watch that is under way is that of the checkpoint which is not done.
         left = [directory / f"step_{step}" for step, record in records.items() if not record.is_done]
         run = next((each for each in reversed(left) if (each / layout.RUN_PLAN_FILE).is_file()), None)
     status = None if run is None else run_status(run)
     if options.json:
-        print_json({"steps": [*records.values()], "run": status} if records else status)
+        whole = {"steps": [*records.values()], "run": status, "training": training}
+        print_json(whole if is_watch else training or status)
     else:
-        if records:
+        if is_watch:
             show_watch(directory, records, console)
         if status is not None:
             show_run(status, console)
+        if training is not None:
+            show_training(training, console)
     has_failed = any(record.tries and not record.is_done for record in records.values())
-    return int(has_failed or bool(status and status.wrong))
+    has_stopped = not is_watch and training is not None and training.way_out is not None
+    return int(has_failed or has_stopped or bool(status and status.wrong))
 
 
 def run_status(directory: Path) -> RunStatus:
@@ -281,6 +313,50 @@ def _wrong_with_jobs(tables: merge.Tables, jobs: Sequence[JobProgress], state: R
             yield f"{'1 job was' if len(left) == 1 else f'{len(left)} jobs were'} not begun: {shown}"
 
 
+def training_status(directory: Path) -> TrainingStatus | None:
+    """Return the status of a training of this package from its files, None if the directory is not that of one."""
+    settings, of_others, progress = directory / SETTINGS, directory / TRAINING_OF_OTHERS, directory / PROGRESS
+    if not settings.is_file() and not of_others.is_file():
+        return None
+    document = read_document(settings if settings.is_file() else of_others)
+    asked = [value_at(document, path) for path in (("agent", "max_iterations"), ("max_steps",))]
+    total = next((number for number in asked if type(number) is int), None)
+    # The last line may be half-written.
+    table, silent_s = pd.DataFrame(columns=["step", "measure", "value"]), None
+    if progress.is_file() and progress.stat().st_size:
+        table = pd.read_csv(progress, on_bad_lines="skip")
+        table = table.assign(**{name: pd.to_numeric(table[name], errors="coerce") for name in ("step", "value")})
+        silent_s = max(time.time() - progress.stat().st_mtime, 0.0)
+    table = table.dropna()
+    found, best = find_checkpoints(directory), best_of_training(directory)
+    iteration = max([int(step) for step in table["step"].unique()] + [each.step for each in found], default=0)
+    measured = {str(name): own["value"].to_numpy(float) for name, own in table.groupby("measure")}
+    rates = measured.get("Perf/total_fps", ())
+    spent_s = sum(float(measured.get(f"Perf/{name}_time", np.zeros(1)).sum()) for name in _PHASES)
+
+    # Trainings of other packages hold no lock while they are at work.
+    state, resume = None, f"isaaclab-arena resume {shlex.quote(str(directory))}"
+    if ledger.is_in_use(directory):
+        state = RunState.RUNNING
+    elif total is not None and iteration >= total:
+        state = RunState.FINISHED
+    elif settings.is_file():
+        state = RunState.STOPPED
+    is_known = state is RunState.RUNNING and total is not None and len(rates) > 0
+    return TrainingStatus(
+        directory=str(directory),
+        state=state,
+        iteration=iteration,
+        max_iterations=total,
+        steps_per_s=float(rates[-1]) if len(rates) else None,
+        time_left_s=spent_s / len(rates) * (total - iteration) if is_known and total else None,
+        silent_s=silent_s,
+        last_checkpoint=str(found[-1].path) if found else None,
+        best_checkpoint=None if best is None else str(best[0]),
+        way_out=resume if state is RunState.STOPPED else None,
+    )
+
+
 def _seconds(since: str, until: str) -> float | None:
     """Return the time between two moments in ISO 8601 [s], None if one is malformed."""
     try:
@@ -348,9 +424,37 @@ def show_run(status: RunStatus, console: Console) -> None:
         console.print(Text(plain_text(f"go on with: {status.way_out}"), style="bold"), soft_wrap=True)
 
 
+def show_training(status: TrainingStatus, console: Console) -> None:
+    """Print the status of a training."""
+    total = "" if status.max_iterations is None else f" of {status.max_iterations:,}"
+    parts = [*([] if status.state is None else [str(status.state)]), f"iteration {status.iteration:,}{total}"]
+    if status.steps_per_s is not None:
+        parts.append(f"{status.steps_per_s:,.0f} steps/s")
+    if status.time_left_s is not None:
+        parts.append(f"about {heartbeat.clock_text(status.time_left_s)} left")
+    if status.silent_s is not None:
+        parts.append(f"last seen {heartbeat.clock_text(status.silent_s)} ago")
+    lines = [f"{status.directory}: {', '.join(parts)}"]
+    lines += [f"last checkpoint: {status.last_checkpoint or 'none yet'}"]
+    lines += [f"best checkpoint: {status.best_checkpoint} ({BEST_RULE})"] if status.best_checkpoint else []
+    lines += [f"go on with: {status.way_out}"] if status.way_out else []
+    for line in lines:
+        console.print(Text(plain_text(line), style="bold" if line is lines[0] else ""), soft_wrap=True)
+
+
 def show_watch(directory: Path, records: Mapping[int, curve.Evaluated], console: Console) -> None:
-    """Print the checkpoints of a watch with their success."""
+    """Print the state of a watch, its checkpoints with their success, and the best one."""
     scores = curve.scores_of(curve.points_of_watch(directory))
+    state, done = "ended", sum(record.is_done for record in records.values())
+    if ledger.is_in_use(directory / "watch"):
+        state = "watching" if records else "waiting for checkpoints"
+    head = f"{directory}: {state}, {done} checkpoint{'' if done == 1 else 's'} evaluated"
+    console.print(Text(plain_text(head), style="bold"), soft_wrap=True)
+    if (best := curve.best_of(scores)) is not None:
+        told = f"the best is step {best.step} ({BEST_RULE}): {best.in_words}; page: {directory / REPORT_FILE}"
+        console.print(Text(plain_text(told)), soft_wrap=True)
+    if not records:
+        return
     lines = [
         (
             str(step),

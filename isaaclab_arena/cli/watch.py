@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import math
 import os
 import re
 import shutil
@@ -21,24 +22,25 @@ import tyro
 
 from isaaclab_arena.analysis.comparison import Question, compare_directories
 from isaaclab_arena.analysis.comparison_files import write_comparison
-from isaaclab_arena.checkpoints import Checkpoint, Readiness, find_checkpoints, last_checkpoint, look_at
+from isaaclab_arena.checkpoints import BEST_RULE, Checkpoint, Readiness, find_checkpoints, last_checkpoint, look_at
 from isaaclab_arena.config import documents, loading
-from isaaclab_arena.config.command_line import read_some
+from isaaclab_arena.config.command_line import misspelt, read_some
 from isaaclab_arena.config.expansion.suites import CHECKPOINTS_KEY, OPTIONS, ROBUSTNESS_KEY
 from isaaclab_arena.config.options import Amount, Count, Positive, Share, shown, wrong_numbers
 from isaaclab_arena.config.schema import MAX_SEED
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError, problems_into, refuse
 from isaaclab_arena.evaluation import learning_curve as curve
-from isaaclab_arena.evaluation.condition_sets import ConditionFile, load_conditions
+from isaaclab_arena.evaluation.condition_sets import save_unplayed
 from isaaclab_arena.evaluation.eval_runner import read_options
 from isaaclab_arena.logs import set_up_console_logging
-from isaaclab_arena.models import AGENT_FILE, find_agent_file
+from isaaclab_arena.models import files_of_checkpoint
 from isaaclab_arena.nested import set_at, value_at
+from isaaclab_arena.report.writing import REPORT_FILE
 from isaaclab_arena.storage.atomic import json_text, read_versioned, storage_errors, temporary_path, write_text
 from isaaclab_arena.storage.contents import content_hash
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.ledger import RunLock
+from isaaclab_arena.storage.ledger import RunLock, is_in_use
 from isaaclab_arena.tracking.trackers import TrackedRun, TrackedSeries, Tracker, check_trackers, open_tracker
 
 _LOG = logging.getLogger(__name__)
@@ -46,16 +48,16 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions:
-    """Evaluate the checkpoints of a training as they appear: TRAINING --eval_jobs_config JOBS [OPTIONS].
+    """Evaluate the checkpoints of a training as they appear: TRAINING JOBS [OPTIONS].
 
     More options are those of `isaaclab-arena run`, such as --device cpu, --nproc_per_node 2, or --cluster ray
     --num_ranks 16 --gpus_per_rank 1.
     """
 
     training: tyro.conf.Positional[Path]
-    """Directory of a training by rsl_rl, LeRobot, GR00T or this package."""
-    eval_jobs_config: Path
-    """Job file; its policies get each checkpoint in turn."""
+    """Directory of a training by rsl_rl, LeRobot, GR00T or this package; it may appear later."""
+    eval_jobs_config: Path = Path()
+    """JOBS, a job file; its policies get each checkpoint in turn."""
     output_dir: Path | None = None
     """Directory of the watch, outputs/watch_<training> by default. A second watch of it waits for the first."""
     pattern: str | None = None
@@ -133,7 +135,7 @@ def jobs_of_checkpoint(
             continue
         options = job.setdefault("policy_config_dict", {})
         named = {**options, **(defaults.get("policy_config_dict") or {})}
-        usual = "pretrained" if checkpoint.path.name == "pretrained_model" else "model_path"
+        usual = {"pretrained_model": "pretrained"}.get(checkpoint.path.name, "model_path")
         usual = "checkpoint_path" if checkpoint.path.is_file() else usual
         options[next((name for name in OPTIONS if name in named), usual)] = str(settings.training)
         job[CHECKPOINTS_KEY] = {"steps": [checkpoint.step], "pattern": settings.pattern}
@@ -199,16 +201,8 @@ def run_checkpoint(
     for number, job in enumerate(made["jobs"] if seed_offset else ()):
         whole = loading.job_over_defaults(made["defaults"], job)
         reference, played = whole.get("conditions"), whole.get("num_episodes")
-        if not isinstance(reference, str) or type(played) is not int:
-            continue
-        sets = [
-            replace(each, episodes=each.episodes[played : 2 * played])
-            for each in load_conditions(reference, Path())
-            if len(each.episodes) >= 2 * played
-        ]
-        if sets:
-            file = job_file.with_name(f"conditions_{number}.json")
-            write_text(file, json_text(ConditionFile(sets=sets)), overwrite=True)
+        file = job_file.with_name(f"conditions_{number}.json")
+        if isinstance(reference, str) and type(played) is int and save_unplayed(reference, played, file):
             job["conditions"] = str(file.absolute())
     write_text(job_file, json_text(made), overwrite=True)
 
@@ -219,13 +213,8 @@ def run_checkpoint(
         is_seed = value.isdecimal() and (before in names or name in names)
         options.append(f"{name}{is_joined}{(int(value) + seed_offset) % (MAX_SEED + 1)}" if is_seed else word)
     is_begun = (directory / RUN_PLAN_FILE).is_file()
-    command = [
-        *runner,
-        "--eval_jobs_config",
-        str(job_file),
-        *(["--resume", str(directory), "--retry_errors"] if is_begun else ["--output_dir", str(directory)]),
-        *options,
-    ]
+    goes_on = ["--resume", str(directory), "--retry_errors"] if is_begun else ["--output_dir", str(directory)]
+    command = [*runner, "--eval_jobs_config", str(job_file), *goes_on, *options]
     return subprocess.run(command, check=False, close_fds=False).returncode  # noqa: S603 - our own program
 
 
@@ -266,7 +255,7 @@ def promote(home: Path, score: curve.Score, record: curve.Evaluated, watch: Path
         with storage_errors("copy", copies):
             shutil.rmtree(temporary, ignore_errors=True)
             with suppress(FileNotFoundError):
-                for place, path in _files(source).items():
+                for place, path in files_of_checkpoint(source).items():
                     (temporary / place).parent.mkdir(parents=True, exist_ok=True)
                     (shutil.copytree if path.is_dir() else shutil.copy2)(path, temporary / place)
             # A record of an earlier version has the fingerprint only.
@@ -308,19 +297,9 @@ def promote(home: Path, score: curve.Score, record: curve.Evaluated, watch: Path
 
 def content_of(checkpoint: Path) -> str:
     """Return a hash of a checkpoint file or directory and of the files needed to load it."""
-    files = _files(checkpoint).items()
+    files = files_of_checkpoint(checkpoint).items()
     hashes = {"checkpoint" if path == checkpoint else str(place): content_hash(path) for place, path in files}
     return hashlib.sha256(repr(sorted(hashes.items())).encode()).hexdigest()
-
-
-def _files(checkpoint: Path) -> dict[Path, Path]:
-    """Map a checkpoint and the files needed beside it by their paths in a copy."""
-    if checkpoint.is_dir():
-        return {Path(): checkpoint}
-    agent, tensors = find_agent_file(checkpoint), checkpoint.with_name(f"{checkpoint.name}.data")
-    found = {Path(checkpoint.name): checkpoint} | ({} if agent is None else {AGENT_FILE: agent})
-    # An ONNX file may keep its tensors in a file beside it.
-    return found | ({Path(tensors.name): tensors} if tensors.is_file() else {})
 
 
 # The watch itself: wait for checkpoints that are complete, evaluate each once, and show the outcome.
@@ -344,8 +323,9 @@ class Watch:
     _records: dict[int, curve.Evaluated] = field(default_factory=dict, init=False)  # in the order of steps
     _points: dict[int, list[curve.Point]] = field(default_factory=dict, init=False)
     _last: Checkpoint | None = field(default=None, init=False)  # of the training, once it is over
-    _not_before: dict[int, float] = field(default_factory=dict, init=False)  # by step: time of the next try [s]
-    _told: set[tuple[Path, str]] = field(default_factory=set, init=False)  # reasons in the log
+    # Time of the next try [s], by step and fingerprint: a file that was refused is tried again once it changes.
+    _not_before: dict[tuple[int, str], float] = field(default_factory=dict, init=False)
+    _waits: dict[int, str] = field(default_factory=dict, init=False)  # by step: why it cannot be evaluated yet
 
     def __post_init__(self) -> None:
         self._directory = self.settings.directory
@@ -369,18 +349,22 @@ class Watch:
                 self.sleep(self.settings.poll_s)
             # The runner inherits the lock, and so holds it even if this process is killed.
             os.set_inheritable(lock.descriptor, True)  # noqa: FBT003 - takes no keywords
+            write_text(place / curve.TRAINING_FILE, str(self.settings.training.absolute()), overwrite=True)
             self._records = curve.read_records(self._directory)
             if exit_code := self._follow() or self._score_again():
                 return exit_code
             self._show()
-            left = [each for each in self._records.values() if self._wants(each.step) and not each.is_done]
-            for record in left:
-                self.say(f"step {record.step} was not evaluated: {record.reason or 'its evaluation did not end'}")
-            return 1 if left else 0
+            if self._all_points:
+                self.say(f"curve in {self._directory / 'curve.png'}, page in {self._directory / REPORT_FILE}")
+            records = [each for each in self._records.values() if self._wants(each.step) and not each.is_done]
+            left = {each.step: each.reason or "its evaluation did not end" for each in records} | self._waits
+            for step in sorted(left):
+                self.say(f"step {step} was not evaluated: {left[step]}")
+            return int(bool(left))
 
     def _follow(self) -> int:
         """Evaluate checkpoints until the end; return 0, or the exit code if the watch ends before."""
-        settings, until = self.settings, self.settings.last_step
+        settings, until, began_s, is_idle = self.settings, self.settings.last_step, self.now(), False
         while True:
             # One evaluation takes long, so look for new checkpoints before each.
             found = find_checkpoints(settings.training, settings.pattern)
@@ -398,22 +382,32 @@ class Watch:
             new = [step for step in done if step not in self._points]
             for step in new:
                 self._points[step] = curve.points_of(self._directory / f"step_{step}", step)
-                for score in curve.scores_of(self._points[step]).values():
-                    self.say(f"step {step}: {score.in_words}")
+                score = curve.scores_of(self._points[step]).get(step)
+                self.say(f"step {step}: {score.in_words if score else 'its jobs measure no success'}")
             if new:
                 self._show()
                 self._reach_bar()
             if settings.stop_file is not None and settings.stop_file.exists():
+                self._waits = {}
                 return 0
 
             # The watch ends if it has an end, the training has reached it, and no checkpoint is left to try.
             if ready is None:
-                begun = [self._records.get(each.step) for each in wanted]
-                are_over = all(each is not None and (each.is_done or each.tries >= _TRIES_AT_END) for each in begun)
+                refused = {step for (step, _), due in self._not_before.items() if due == math.inf}
+                tried = {each.step for each in self._records.values() if each.is_done or each.tries >= _TRIES_AT_END}
+                are_over = (refused | tried).issuperset(each.step for each in wanted)
                 is_reached = self._last is not None or any(until is not None and each.step >= until for each in found)
-                if settings.once or (until is not None and is_reached and are_over):
+                is_quiet = not self._waits or self.now() - began_s >= settings.quiet_s
+                if settings.once and not wanted and not self._records:
+                    self.say(f"no checkpoint in {settings.training} matches; --pattern finds other names")
+                    return 1
+                if (settings.once and is_quiet) or (until is not None and is_reached and are_over):
                     return 0
+                if not is_idle:
+                    later = "" if settings.training.is_dir() else ", which does not exist yet"
+                    _LOG.info("waiting for %scheckpoints in %s%s", "more " * bool(found), settings.training, later)
                 self.sleep(settings.poll_s)
+            is_idle = ready is None
 
     @property
     def _all_points(self) -> list[curve.Point]:
@@ -424,18 +418,20 @@ class Watch:
 
     def _is_ready(self, checkpoint: Checkpoint) -> bool:
         """Whether a checkpoint is complete, not evaluated yet, and due for a try."""
-        step, record = checkpoint.step, self._records.get(checkpoint.step)
-        if (record is not None and record.is_done) or self.now() < self._not_before.get(step, 0.0):
+        step, path, record = checkpoint.step, checkpoint.path, self._records.get(checkpoint.step)
+        if record is not None and record.is_done:
             return False
-        why_not = self._readiness.why_not(checkpoint.path)
-        if why_not is None and not _is_free(self._directory / f"step_{step}"):
+        why_not = self._readiness.why_not(path)
+        if why_not is None and is_in_use(self._directory / f"step_{step}"):
             why_not = "an earlier evaluation of it is still at work"
         # Reasons that differ in their numbers only are logged once.
-        told = checkpoint.path, re.sub(r"\d+", "", why_not or "")
-        if why_not is not None and told not in self._told:
-            self._told.add(told)
-            _LOG.info("waiting for %s: %s", checkpoint.path, why_not)
-        return why_not is None
+        before = self._waits.pop(step, "")
+        if why_not is not None:
+            self._waits[step] = why_not
+            if re.sub(r"\d+", "", why_not) != re.sub(r"\d+", "", before):
+                _LOG.info("waiting for %s: %s", path, why_not)
+            return False
+        return self.now() >= self._not_before.get((step, self._readiness.fingerprint(path)), 0.0)
 
     def _evaluated(self, checkpoint: Checkpoint) -> int:
         """Evaluate a checkpoint, and keep a record of it; return the exit code."""
@@ -462,16 +458,18 @@ class Watch:
         with suppress(StorageError):
             content = content_of(path)
         self._readiness.why_not(path)
-        now, reason = self._readiness.fingerprint(path), _reason(exit_code)
+        now, reason = self._readiness.fingerprint(path), _reason(exit_code, run)
         if now not in ("", fingerprint):
             exit_code, reason = 1, "it changed while it was evaluated"
         if reason is None:
             recorded(is_done=True, content=content if now else None)
             return exit_code
         recorded(tries=tries + 1, reason=reason)
-        wait_s = min(_FIRST_WAIT_S * 2**tries, _LONGEST_WAIT_S)
-        self._not_before[step] = self.now() + wait_s
-        _LOG.warning("%s failed: %s; it is tried again in %.0f s", path, reason, wait_s)
+        # Complete files that were refused are of another policy, say; time does not change that.
+        wait_s = math.inf if exit_code == _REFUSED else min(_FIRST_WAIT_S * 2**tries, _LONGEST_WAIT_S)
+        self._not_before[step, now] = self.now() + wait_s
+        again = "once it changes" if exit_code == _REFUSED else f"in {wait_s:.0f} s"
+        _LOG.warning("%s failed: %s; it is tried again %s", path, reason, again)
         return exit_code
 
     def _show(self) -> None:
@@ -513,44 +511,35 @@ class Watch:
             reason = f"{checkpoint.path} is gone"
         elif best is None:
             run = self._directory / f"best_step_{chosen.step}"
-            while not _is_free(run):
+            while is_in_use(run):
                 self.sleep(self.settings.poll_s)
             exit_code = self.evaluate(checkpoint, run, OTHER_SEED)
             if exit_code in _INTERRUPTED:
                 return INTERRUPTED
-            points, reason = [], _reason(exit_code)
+            points, reason = [], _reason(exit_code, run)
             if reason is None:
                 points, reason = curve.points_of(run, chosen.step), "of no episode is known whether it succeeded"
             fresh = curve.scores_of(points).get(chosen.step)
             if fresh is not None:
                 # Baselines did not choose it.
-                starts, others = (
+                starts, known = (
                     [(each.job, key) for each in own if not each.is_baseline for key in each.episodes.conditions]
                     for own in (points, self._points[chosen.step])
                 )
-                known = set(others)
-                best = curve.Best(chosen=chosen, fresh=fresh, alike=sum(start in known for start in starts))
+                alike = len(starts) - len([start for start in starts if start not in {*known}])
+                best = curve.Best(chosen=chosen, fresh=fresh, alike=alike)
                 write_text(self._directory / curve.BEST_FILE, json_text(best), overwrite=True)
-        self.say(f"the best is step {chosen.step}: {chosen.in_words} in the episodes that it was chosen by")
+        where = f"step {chosen.step}, {checkpoint.path} ({BEST_RULE})"
+        self.say(f"the best is {where}: {chosen.in_words} in the episodes that it was chosen by")
         again = f"in others it could not be scored: {reason}"
         self.say(f"  {again if best is None else f'{best.in_words}: {best.fresh.in_words}'}")
         return 0
 
 
-def _is_free(run: Path) -> bool:
-    """Whether no rank works in the directory of a run; those of a runner that was killed end a little after it."""
-    if not run.is_dir():
-        return True
-    with RunLock(run) as lock, suppress(ConfigError):
-        lock.hold(alone=True)
-        return True
-    return False
-
-
-def _reason(exit_code: int) -> str | None:
-    """Return the reason why an evaluation failed, by the exit code of the runner; None if it did not."""
-    reasons = {0: None, 1: "not every job has all its episodes; its table says why"}
-    reasons[_REFUSED] = "it was refused; see the message above"
+def _reason(exit_code: int, run: Path) -> str | None:
+    """Return the reason why the evaluation of a run failed, by the exit code of the runner; None if it did not."""
+    refused = f"it was refused; isaaclab-arena validate {run.parent / 'watch' / run.name / 'jobs.json'} says why"
+    reasons = {0: None, 1: "not every job has all its episodes; its table says why", _REFUSED: refused}
     return reasons.get(exit_code, f"its process ended with {exit_code}")
 
 
@@ -560,15 +549,21 @@ def _reason(exit_code: int) -> str | None:
 def main(argv: Sequence[str]) -> int:
     """Watch a training, and return the exit code; ConfigError if an option, the training or the job file is wrong."""
     options, others = read_some(WatchOptions, argv, program="isaaclab-arena watch")
+    if options.eval_jobs_config == Path():
+        if not others or others[0].startswith("-"):
+            refuse(misspelt(others, ["eval_jobs_config"]))
+            raise ConfigError("is missing; type: isaaclab-arena watch TRAINING jobs.json", key="JOBS")
+        options = replace(options, eval_jobs_config=Path(others.pop(0)))
     # Check everything before the first wait: a mistake must not appear hours later.
     document = documents.read_document(options.eval_jobs_config)
     if not isinstance(document, dict):
         raise ConfigError("holds no jobs", file=str(options.eval_jobs_config))
     given = {"--" + word.lstrip("-").partition("=")[0].replace("-", "_") for word in others if word.startswith("--")}
     no_bar = "needs --bar, which says what a checkpoint has to reach"
+    may_appear = not options.training.exists() and options.training.absolute().parent.is_dir() and not options.once
     no_step = f"must be a step, such as 1000 or iteration=1000, got {options.until!r}"
     mistakes = [
-        ("TRAINING", not options.training.is_dir(), f"'{options.training}' is no directory"),
+        ("TRAINING", not may_appear and not options.training.is_dir(), f"'{options.training}' is no directory"),
         *((name, name in given, message) for name, message in _NOT_THE_RUNNERS.items()),
         ("--until", options.until is not None and options.last_step is None, no_step),
         ("--promote", options.promote and options.bar is None, no_bar),
@@ -590,7 +585,9 @@ def main(argv: Sequence[str]) -> int:
     check_trackers(options.tracking, key="--tracking")
 
     set_up_console_logging(0)
-    try:
-        return Watch(settings=options, evaluate=partial(run_checkpoint, options, document, others)).run()
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    code = INTERRUPTED
+    with suppress(KeyboardInterrupt):
+        code = Watch(settings=options, evaluate=partial(run_checkpoint, options, document, others)).run()
+    if code == INTERRUPTED:
+        _LOG.info("stopped; the same command goes on; isaaclab-arena status %s shows the results", options.directory)
+    return code

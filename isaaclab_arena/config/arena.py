@@ -10,8 +10,8 @@ from pydantic import Field
 
 from isaaclab_arena.config.documents import read_value
 from isaaclab_arena.config.options import Count, shown
-from isaaclab_arena.config.schema import ARENA_JOB_KEYS
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
+from isaaclab_arena.config.schema import ARENA_JOB_KEYS, respelt
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, placed, refuse
 from isaaclab_arena.nested import leaves, value_at
 
 # Command-line flags: other names of our options, flags without effect, and refused flags. A test holds
@@ -193,6 +193,11 @@ _REASONS = {
 }
 
 
+def is_option_of_arena(name: str) -> bool:
+    """Whether Isaac Lab Arena's environments have an option of that name."""
+    return name in _SAME_AS or name in _REASONS
+
+
 def in_own_options(
     options: Mapping[str, Any], known: Collection[str], *, name: str
 ) -> tuple[dict[str, Any], dict[str, str]]:
@@ -244,15 +249,18 @@ def is_override(token: str) -> bool:
     return _OVERRIDE.fullmatch(token) is not None
 
 
-def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = ()) -> tuple[Any, dict[str, Any]]:
-    """Return an experiment as a job file, and the values for `${shared.…}`; a job file stays unchanged. ConfigError."""
+def as_jobs(
+    document: Any, job_keys: frozenset[str], overrides: Sequence[str] = ()
+) -> tuple[Any, dict[str, Any], list[Problem]]:
+    """Return an experiment as a job file, the values for `${shared.…}`, and its problems; ConfigError without runs."""
+    # A job file stays unchanged.
     if isinstance(document, dict) and "datagen" in document:
         raise ConfigError(f"{DATAGEN}; leave it out", key="datagen")
     if not isinstance(document, dict) or "runs" not in document:
         if overrides:
             message = "sets a key of an experiment, but the file has no 'runs'; change its jobs in the file"
             raise ConfigError(message, key=overrides[0])
-        return document, {}
+        return document, {}, []
     unknown = [key for key in document if key not in _TOP_KEYS]
     problems = [Problem(f"unknown key{did_you_mean(key, _TOP_KEYS)}", key=key) for key in unknown]
     shared = deepcopy(document.get("shared") or {})
@@ -260,18 +268,17 @@ def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = 
         raise ConfigError([*problems, Problem(f"{shown(shared)} is not a mapping", key="shared")])
     runs, wrong = _named_runs(document["runs"])
     problems += wrong
+    if not runs:
+        raise ConfigError(problems)
     for token in overrides if not wrong else ():
         problem = _set_by(token, shared=shared, runs=runs)
         problems += [problem] if problem else []
 
     # A shared key that is neither a key of a run nor mentioned is a typing mistake, most likely.
     texts = [leaf for _, leaf in leaves((shared, runs), into_lists=True) if isinstance(leaf, str)]
-    problems += [
-        Problem(f"unknown key{did_you_mean(key, job_keys)}", key=f"shared.{key}")
-        for key in shared
-        if key not in job_keys and not any(f"${{shared.{key}" in text for text in texts)
-    ]
-    refuse(problems)
+    named = {key for key in shared if any(f"${{shared.{key}" in text for text in texts)}
+    defaults, wrong = respelt({key: value for key, value in shared.items() if key not in named - job_keys}, job_keys)
+    problems += placed(wrong, below="shared")
 
     # A text such as ``${shared.policy}`` stands for a whole mapping.
     jobs: list[dict[str, Any]] = []
@@ -283,10 +290,9 @@ def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = 
             job[key] = deepcopy(found) if isinstance(found, Mapping) else value
         jobs.append(job)
 
-    # Shared keys that a run may have become defaults of every run. Others serve ``${shared.…}``.
-    defaults = {key: value for key, value in shared.items() if key in job_keys}
+    # Shared keys that a run may have are defaults of every run. Others serve ``${shared.…}``.
     passed_on = {key: document[key] for key in _PASSED_ON if key in document}
-    return {"jobs": jobs, "defaults": defaults, **passed_on}, shared
+    return {"jobs": jobs, "defaults": defaults, **passed_on}, shared, problems
 
 
 def _named_runs(runs: Any) -> tuple[dict[str, dict[str, Any]], list[Problem]]:

@@ -3,12 +3,14 @@
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import MISSING, fields, make_dataclass
-from typing import Annotated, Any, TypeVar, get_args
+from itertools import pairwise
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import tyro
 
 from isaaclab_arena.config.options import option_types
-from isaaclab_arena.errors import Problem, nearest_option, refuse
+from isaaclab_arena.errors import Problem, did_you_mean, nearest_option, refuse
 
 _Options = TypeVar("_Options")
 _MARKERS = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
@@ -19,7 +21,7 @@ def read_words(options_class: type[_Options], words: Sequence[str], *, program: 
     """Read a whole command line into a dataclass; ConfigError for options that it lacks, SystemExit as by `tyro`."""
     words, known = list(words), _options_of(options_class)
     if not _asks_for_help(words):
-        refuse(unknown_options(words, known))
+        refuse([*unknown_options(words, known), *_wrong_values(options_class, words)])
     # ``--no_json`` says what holds anyway, and tyro does not know it.
     declared = {field.name for field in fields(options_class)}  # type: ignore[arg-type]  a dataclass
     words = [word for word in words if not (_name(word).startswith("no_") and _name(word) in {*known} - declared)]
@@ -32,10 +34,12 @@ def read_some(
     """Read the options of a dataclass, and return them with the other words in order, which another reader takes.
 
     Base classes with a `heading` of their own are groups of the help, "<heading> options", explained by the docstring
-    of the first class. Options of a class whose heading is empty are not shown.
+    of the first class. Options of a class whose heading is empty are not shown. ``operands`` of the class are words
+    of the usage that another reader takes.
     """
     how: dict[str, Any] = {"prog": program, "use_underscores": True, "console_outputs": on_console, "config": _MARKERS}
     if _asks_for_help(words):
+        how["prog"] += getattr(options_class, "operands", "")
         groups: list[type] = []
         for each in options_class.__mro__:
             if "heading" in vars(each) and not any(issubclass(group, each) for group in groups):
@@ -51,9 +55,10 @@ def read_some(
             tyro.cli(make_dataclass("InGroups", shown, kw_only=True, namespace=about), args=["--help"], **how)
     else:
         # A required option under a wrong name would be reported as missing.
-        given = {_name(word) for word in words}
-        required = [name for name, is_required in _options_of(options_class).items() if is_required]
-        refuse(misspelt(words, [name for name in required if name not in given]))
+        given, own = {_name(word) for word in words}, _options_of(options_class)
+        wrong = _wrong_values(options_class, words)
+        required = [name for name, is_required in own.items() if is_required and name not in given]
+        refuse([*misspelt(words, own if wrong else required), *wrong])
     return tyro.cli(options_class, args=list(words), return_unknown_args=True, **how)
 
 
@@ -64,6 +69,43 @@ def unknown_options(words: Sequence[str], known: Collection[str]) -> list[Proble
         for word in words
         if _OPTION.match(word) and ((name := _name(word)) not in known or not word.startswith("--"))
     ]
+
+
+def _wrong_values(options_class: type, words: Sequence[str]) -> list[Problem]:
+    """Return the problems of values that are no number or none of an option's choices."""
+    hints, problems = option_types(options_class), []
+    for word, following in pairwise([*words, "--"]):
+        name, (_, equals, value) = _name(word), word.partition("=")
+        value = value if equals else following
+        kinds = _kinds(hints.get(name)) if word.startswith("--") else ()
+        if not kinds or value == "None":
+            continue
+        choices = [str(each) for each in kinds if isinstance(each, str)]
+        message = None
+        if not equals and value.startswith("--"):
+            message = "needs a value"
+        elif choices:
+            message = None if value in choices else f"there is no '{value}'{did_you_mean(value, choices)}"
+        else:
+            try:
+                kinds[0](value)
+            except ValueError:
+                message = f"'{value}' is not a {'whole number' if kinds[0] is int else 'number'}"
+        problems += [] if message is None else [Problem(message, key=f"--{name}")]
+    return problems
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """Return int, float or the choices of an option; nothing for an option of other values."""
+    if hint in (int, float):
+        return (hint,)
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    inner = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
+    if "Positional" in map(str, get_args(hint)) or get_origin(hint) not in (Annotated, Union, UnionType):
+        return ()
+    members = [each for each in inner if each is not NoneType]
+    return _kinds(members[0]) if len(members) == 1 else ()
 
 
 def misspelt(words: Sequence[str], names: Collection[str], *, others: Collection[str] = ()) -> list[Problem]:

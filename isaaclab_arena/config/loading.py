@@ -1,6 +1,7 @@
 """A job file as frozen jobs: its blocks, defaults, sweeps and comparisons, with every problem at once."""
 
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -21,7 +22,7 @@ from isaaclab_arena.config.arena import as_jobs, in_own_keys, in_words_of_the_fi
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.expansion import suites as expansion
 from isaaclab_arena.config.options import parse_tokens, shown, wrong_numbers
-from isaaclab_arena.config.schema import JOB_KEYS, JobConfig, JobDefaults, JobsFile, Question, TrackerName
+from isaaclab_arena.config.schema import JOB_KEYS, JobConfig, JobDefaults, JobsFile, Question, TrackerName, respelt
 from isaaclab_arena.errors import (
     ConfigError,
     Problem,
@@ -179,6 +180,7 @@ class OmegaConfInterpolation:
                         raise ConfigError(f"{shown(text)} {self._spent}", key=key) from error
                     message = f"{shown(text)} cannot be resolved: {first_line(error)}"
                     problems.append(Problem(message, key=key))
+                    _leave_out(resolved, path)
         return resolved, problems
 
     def _value(self, tree: dict[str, Any], path: tuple[str | int, ...], text: str) -> Any:
@@ -219,7 +221,7 @@ class OmegaConfInterpolation:
                     raise ConfigError(f"{shown(text)} {self._spent}", key=key) from error
             if not _is_well_formed(text):
                 problems.append(Problem(f"{shown(text)} is no well-formed interpolation", key=key))
-                set_at(copied, path, None)
+                _leave_out(copied, path)
         return copied, problems
 
     def _take(self, look_ups: int, *replacing: Any) -> None:
@@ -285,6 +287,14 @@ def _is_well_formed(text: str) -> bool:
     return True
 
 
+def _leave_out(tree: Any, path: Sequence[str | int]) -> None:
+    """Remove the value at a path, with the list that holds it, so that the rest can be checked."""
+    keys = list(itertools.takewhile(lambda part: isinstance(part, str), path))
+    inner = value_at(tree, keys[:-1])
+    if keys and isinstance(inner, dict):
+        inner.pop(keys[-1], None)
+
+
 def _plain(value: Any) -> Any:
     # OmegaConf's own conversion looks a node up only once and then copies it, so copies would multiply uncounted.
     if isinstance(value, DictConfig):
@@ -326,17 +336,19 @@ class Reading:
         suites: Registry,
         arms: expansion.ArmsOf,
         *,
+        of_file: Sequence[Problem] = (),  # found before
         shared: dict[str, Any],
         directory: Path,  # base of relative paths
     ) -> None:
         # Check the blocks of the file, where a wrong one counts as empty. ConfigError if it lists no jobs.
         if not isinstance(document, dict):
             raise ConfigError(f"the top level is {shown(document)}, not a mapping with the key 'jobs'")
+        given, document = document, respelt(document, _TOP_KEYS)[0]
         # A file with unknown keys only, none of them a typing mistake, is another kind of file.
-        hints = {key: did_you_mean(key, _TOP_KEYS) for key in document if key not in _TOP_KEYS}
-        if hints and len(hints) == len(document) and not any("did you mean" in hint for hint in hints.values()):
-            keys = ", ".join(map(shortened, list(document)[:8]))
-            is_job = "policy_type" in document
+        hints = {key: did_you_mean(key, _TOP_KEYS) for key in given if key not in _TOP_KEYS}
+        if hints and not document:
+            keys = ", ".join(map(shortened, list(given)[:8]))
+            is_job = "policy_type" in given
             way_out = "put this job into a list under the key 'jobs'" if is_job else "it lists no 'jobs'"
             raise ConfigError(f"is no job file: {way_out}; its keys are {keys}")
         self._of_top = [Problem(f"unknown key{hint}", key=key) for key, hint in hints.items()]
@@ -375,14 +387,12 @@ class Reading:
         # The keys of the problems of each job, and of the file itself under None.
         self._wrong: defaultdict[str | None, list[str]] = defaultdict(list)
         self._add(self._interpolation.problems)
-        unknown = [key for key in blocks["defaults"] if key not in _DEFAULT_KEYS]
-        for key in unknown:
-            of_sweep = "belongs to the top level of the file or to a job"
-            reason = of_sweep if key == "sweep" else f"unknown key{did_you_mean(key, _DEFAULT_KEYS)}"
-            self._add([Problem(reason, key=f"defaults.{key}")])
-        known = {key: value for key, value in blocks["defaults"].items() if key not in unknown}
+        self._add(of_file)
+        if blocks["defaults"].pop("sweep", None) is not None:
+            self._add([Problem("belongs to the top level of the file or to a job", key="defaults.sweep")])
+        known, unknown = respelt(blocks["defaults"], _DEFAULT_KEYS)
         self._defaults, problems = self._modernised(known)
-        self._add(problems, below="defaults.")
+        self._add([*unknown, *problems], below="defaults.")
 
     def jobs(self) -> tuple[tuple[JobConfig, ...], list[Problem]]:
         """Return every readable job, and every problem; ConfigError if an error prevents reading the jobs after it."""
@@ -409,13 +419,17 @@ class Reading:
                         for problem in found
                         if problem.message != "is missing"
                         or not any(
-                            key.startswith(problem.key or "") for key in self._wrong[None] + self._wrong[problem.job]
+                            key.removeprefix("sweep.").startswith(problem.key or "")
+                            for key in self._wrong[None] + self._wrong[label] + self._wrong[problem.job]
                         )
                     )
                     self._add(self._blamed(news, block))
                     if job is None:
                         names.append(of_task.get("name"))
                         continue
+                    # A job without its sweep may lack a key that the sweep gives it.
+                    is_whole = not any(key.startswith("sweep") for key in self._wrong[label])
+                    job = job if is_whole else replace(job, name=label)
                     job = replace(job, swept=swept, suite=member) if swept or member else job
                     asked = self._command_line.robustness if asked is None else asked
                     arms: Sequence[JobConfig] = [job]
@@ -454,29 +468,30 @@ class Reading:
         self, block: dict[str, Any], label: str, *, room: int
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Yield each job of a block, with the values that the sweep gave it."""
-        own, problems = self._modernised({key: value for key, value in block.items() if key != "sweep"})
+        known, unknown = respelt({key: value for key, value in block.items() if key != "sweep"}, JOB_KEYS)
+        own, problems = self._modernised(known)
+        problems = [*unknown, *problems]
         template = job_over_defaults(self._defaults, own)
         sweep: dict[str, Any] = {}
         own_sweep = block.get("sweep", {})
         if isinstance(own_sweep, dict):
             sweep, wrong = self._interpolated(overlaid(self._sweep, own_sweep, none_removes=True), label)
             self._add(wrong, job=label, below="sweep.")
-            sweep = {} if wrong else sweep
         elif own_sweep is not None:
             self._add([Problem(f"{shown(own_sweep)} is not a mapping", key="sweep")], job=label)
         self._add(problems, job=label)
         problems = expansion.sweep_problems(template, sweep, JOB_KEYS)
-        # A sweep that is too large must not be expanded.
-        if not problems and (num_jobs := math.prod(len(values) for values in sweep.values())) > room:
-            problems.append(Problem(f"makes {num_jobs} jobs; a file may have {expansion.MAX_JOBS} in all", key="sweep"))
         self._add(problems, job=label)
-        if problems:
+        wrong_keys = {problem.key for problem in problems}
+        sweep = {key: values for key, values in sweep.items() if f"sweep.{key}" not in wrong_keys}
+        # A sweep that is too large must not be expanded.
+        if (num_jobs := math.prod(len(values) for values in sweep.values())) > room:
+            message = f"makes {num_jobs} jobs; a file may have {expansion.MAX_JOBS} in all"
+            self._add([Problem(message, key="sweep")], job=label)
             return
         for combination in expansion.expand(template, sweep):
             resolved, wrong = self._interpolated(combination, label)
             self._add(self._blamed((replace(problem, job=label) for problem in wrong), block))
-            if wrong:
-                continue
             modern, problems = self._modernised(resolved)
             self._add(problems, job=label)
             swept = {key: value_at(resolved, key.split(".")) for key in sweep}
@@ -548,10 +563,11 @@ def read_jobs(
         # A file in a form of Isaac Lab Arena's keeps its meaning there: one env slot for a job that names no number.
         defaults = replace(defaults, num_envs=defaults.num_envs or 1)
     with problems_at(file=source):
-        document, shared = as_jobs(document, JOB_KEYS, overrides)
+        document, shared, of_file = as_jobs(document, JOB_KEYS, overrides)
 
     try:
-        reading = Reading(document, defaults, suites, arms, shared=shared, directory=Path(source).parent)
+        directory = Path(source).parent
+        reading = Reading(document, defaults, suites, arms, of_file=of_file, shared=shared, directory=directory)
         jobs, problems = reading.jobs()
     except ConfigError as error:
         raise ConfigError(in_words_of_the_file(error.problems, source, is_experiment=is_experiment)) from error

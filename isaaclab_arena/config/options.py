@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_names, refuse
 from isaaclab_arena.nested import not_finite
 from isaaclab_arena.paths import expanded
 
@@ -157,9 +157,12 @@ def misnamed_options(
     """Return the problems of unknown and of missing required options; see `read_options`."""
     given = list(given)
     choices = {*known, *other_names}
+    unknown = [name for name in given if name not in known]
+    # An option that was misspelt is not missing too.
+    meant = {near for name in unknown for near in nearest_names(name, choices)}
     return [
-        *(Problem(f"{owner} has no such option{did_you_mean(x, choices)}", key=x) for x in given if x not in known),
-        *(Problem(f"is missing; {owner} needs it", key=name) for name in required if name not in given),
+        *(Problem(f"{owner} has no such option{did_you_mean(x, choices)}", key=x) for x in unknown),
+        *(Problem(f"is missing; {owner} needs it", key=name) for name in required if name not in {*given, *meant}),
     ]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 from isaaclab_arena.config.options import StrictModel, error_message, problems_of, read_options, shown
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, problems_into, refuse
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_names, problems_into, refuse
 
 MAX_COUNT = 10_000_000
 MAX_ENVS = 1_000_000
@@ -416,6 +416,32 @@ JOB_KEYS = frozenset(
 COMMON_ENVIRONMENT_KEYS = frozenset(_EnvironmentArgs.model_fields)
 """The keys of ``arena_env_args`` that every environment has."""
 
+_OF_THE_RUN = frozenset(
+    {"device", "policy_device", "gpu_ids", "nproc_per_node", "output_dir", "output_base_dir", "assignment", "limit"}
+    | {"resume", "video_episodes", "record_viewport_video", "record_camera_video", "record_observations", "no_dataset"}
+)
+"""Options of the command line that people look for among the keys of a job."""
+
+
+def respelt(block: Mapping[str, Any], known: Collection[str]) -> tuple[dict[str, Any], list[Problem]]:
+    """Return a block whose misspelt keys have the likely names, without other unknown keys; a problem for each."""
+    # So the values of a misspelt key are checked too, and no key is missing because it was misspelt.
+    own = {key: value for key, value in block.items() if key in known}
+    problems = []
+    for key, value in block.items():
+        if key in known or value is None:
+            continue
+        near = nearest_names(key, known)
+        hint = f"; an option of the environment is arena_env_args.{key}, one of the policy policy_config_dict.{key}"
+        if key in _OF_THE_RUN:
+            hint = f"; it is an option of the command line: --{key}"
+        elif near or "policy_type" not in known:
+            hint = did_you_mean(key, known)
+        problems.append(Problem(f"unknown key{hint}", key=key))
+        if len(near) == 1:
+            own.setdefault(near[0], value)
+    return own, problems
+
 
 def read_job(
     fields: Mapping[str, Any], *, index: int, label: str, defaults: JobDefaults
@@ -428,8 +454,11 @@ def read_job(
         errors = invalid.errors(include_url=False)
         problems = []
         for error in errors:
-            place = ".".join(map(str, error["loc"]))
-            problems.append(Problem(error_message(error, JOB_KEYS), job=label, key=place))
+            place, message = ".".join(map(str, error["loc"])), error_message(error, JOB_KEYS)
+            if place == "arena_env_args.environment" and error["type"] == "missing":
+                near = [key for key in error["input"] if nearest_names(key, ["environment"])]
+                message += f"; '{near[0]}' is no name of it" if near else ""
+            problems.append(Problem(message, job=label, key=place))
         checked = _without(fields, [error["loc"] for error in errors])
         if checked is None:
             return None, problems

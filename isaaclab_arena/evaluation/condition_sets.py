@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -116,6 +116,18 @@ def load_conditions(reference: str, directory: Path) -> list[ConditionSet]:
     if not named:
         raise ConfigError(f"holds no set '{job}'{did_you_mean(job, (each.job for each in sets))}", file=str(path))
     return named
+
+
+def save_unplayed(reference: str, played: int, path: Path) -> bool:
+    """Write the `played` conditions behind the first `played` ones of each set; False if no set has as many."""
+    sets = [
+        replace(each, episodes=each.episodes[played : 2 * played])
+        for each in load_conditions(reference, Path())
+        if len(each.episodes) >= 2 * played
+    ]
+    if sets:
+        write_text(path, json_text(ConditionFile(sets=sets)), overwrite=True)
+    return bool(sets)
 
 
 def saved_set(job: JobConfig, builder: EnvironmentBuilder, wanted: Any, directory: Path) -> ConditionSet:

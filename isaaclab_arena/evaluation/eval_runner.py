@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from isaaclab_arena.environments.catalog import SUITES
+from isaaclab_arena.distributed.interrupts import leave_on_ctrl_c
 from isaaclab_arena.garbage import collect_later
 from isaaclab_arena.paths import typed_words
 
 if __name__ == "__main__":
+    leave_on_ctrl_c()
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
     collect_later()
 
@@ -23,6 +24,7 @@ from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.options import Count
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
+from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import planning, process, run, validation
 from isaaclab_arena.evaluation.options import (
@@ -55,7 +57,9 @@ class JobFileOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions(JobFileOptions, ClusterOptions):
-    """Run every job of a job file and merge one table: JOBS [OPTIONS]."""
+    """Run every job of a job file and merge one table."""
+
+    operands: ClassVar[str] = " JOBS"
 
     def job_defaults(self) -> JobDefaults:
         """Return the defaults of the command line for jobs that do not say them. `ConfigError` for levels alone."""

@@ -1,27 +1,28 @@
 """The findings of a watch in its directory: records, success by step and the best; their tables, picture and page."""
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
-from isaaclab_arena.analysis.picture import GRID, Area, Dot, Line, Mark, Picture, Words, png, svg
+import pandas as pd
+
+from isaaclab_arena.analysis.picture import Dot, Mark, Picture, RateCurve, Words, png, rate_plot, svg
 from isaaclab_arena.config.expansion.suites import STEP
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.report.jobs import Curve, PooledRate
 from isaaclab_arena.report.writing import REPORT_FILE, templates
 from isaaclab_arena.results import merge, rows, statistics
+from isaaclab_arena.results.columns import markdown_table
 from isaaclab_arena.storage.atomic import read_versioned, write_bytes, write_text
 from isaaclab_arena.tracking.trackers import CheckpointMeasures
 
 # The records of a watch: `watch/step_<n>/evaluated.json` of each checkpoint, and `best.json`.
 
 SCHEMA_VERSION = 1
-BEST_FILE = "best.json"
+BEST_FILE, TRAINING_FILE = "best.json", "training.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,8 @@ class Score:
     interval: statistics.Interval  # 95 % Wilson interval of all episodes together
     scored: int  # episodes with measured success, without errors
     distinct: int  # different start conditions of these
+    # The mean of the jobs again. Earlier versions did not write it.
+    reward_per_step: float = field(default=0.0, compare=False)
 
     @property
     def rate_in_words(self) -> str:
@@ -113,6 +116,7 @@ def points_of(run: Path, step: int) -> list[Point]:
                 scored=rows.scored_episodes(line),
                 distinct=episodes.num_distinct,
                 success_rate=line["success_rate"],
+                reward_per_step=(line["mean_return"] or 0.0) / (line["mean_length"] or 1.0),
                 interval=statistics.Interval(low=line["success_low"], high=line["success_high"]),
                 episodes=episodes,
                 is_baseline=is_baseline,
@@ -133,16 +137,21 @@ def scores_of(points: Iterable[Point]) -> dict[int, Score]:
     for step, of_step in groupby(compared, key=lambda each: each.step):
         own = [*of_step]
         episodes = statistics.together([point.episodes for point in own])
-        rate, interval = sum(point.success_rate for point in own) / len(own), episodes.wilson()
-        if interval is not None:
-            scored, distinct = len(episodes), episodes.num_distinct
-            scores[step] = Score(step=step, success_rate=rate, interval=interval, scored=scored, distinct=distinct)
+        if (interval := episodes.wilson()) is not None:
+            scores[step] = Score(
+                step=step,
+                success_rate=sum(point.success_rate for point in own) / len(own),
+                reward_per_step=sum(point.reward_per_step for point in own) / len(own),
+                interval=interval,
+                scored=len(episodes),
+                distinct=episodes.num_distinct,
+            )
     return scores
 
 
 def best_of(scores: Mapping[int, Score]) -> Score | None:
-    """Return the highest score, the earliest step of equal ones; None if there is none."""
-    return max(scores.values(), key=lambda score: (score.success_rate, -score.step), default=None)
+    """Return the best score by `BEST_RULE`, None if there is none."""
+    return max(scores.values(), key=lambda each: (each.success_rate, each.reward_per_step, -each.step), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,57 +209,42 @@ def write_curve(directory: Path, points: Sequence[Point]) -> Path:
     """Write `curve.csv`, `curve.md`, `curve.svg` and `curve.png` of at least one point; return the table's path."""
     ordered = sorted(points, key=lambda point: (point.job, point.step))
     repeats = ["distinct_conditions"] * any(point.distinct < len(point.episodes) for point in ordered)
-    table, text = directory / "curve.csv", io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("job", "step", "successes", "scored", "success_rate", "success_low", "success_high", *repeats))
-    lines = ["| job | step | success | 95 % interval | episodes |", "| --- | ---: | ---: | --- | ---: |"]
+    names = ["job", "step", "successes", "scored", "success_rate", "success_low", "success_high", *repeats]
+    lines, cells = [], []
     for point in ordered:
-        rate, low, high = point.success_rate, point.interval.low, point.interval.high
-        cells = (point.job, point.step, point.successes, point.scored, rate, low, high)
-        writer.writerow((*cells, *(point.distinct for _ in repeats)))
+        rate, low, high = ends = point.success_rate, point.interval.low, point.interval.high
+        lines.append((point.job, point.step, point.successes, point.scored, *ends, *(point.distinct for _ in repeats)))
         interval = f"{100 * low:.1f} to {100 * high:.1f} %"
-        lines.append(f"| {point.job} | {point.step} | {100 * rate:.1f} % | {interval} | {point.scored_in_words} |")
-    write_text(directory / "curve.md", "\n".join(lines) + "\n", overwrite=True)
-    write_text(table, text.getvalue(), overwrite=True)
+        cells.append((point.job, str(point.step), f"{100 * rate:.1f} %", interval, point.scored_in_words))
+    shown = pd.DataFrame(cells, columns=["job", "step", "success", "95 % interval", "episodes"])
+    write_text(directory / "curve.md", f"{markdown_table(shown)}\n", overwrite=True)
+    write_text(table := directory / "curve.csv", merge.csv_text(pd.DataFrame(lines, columns=names)), overwrite=True)
 
+    # The legend is one line below the steps.
     first, last = min(point.step for point in ordered), max(point.step for point in ordered)
-
-    def place(step: int, rate: float) -> tuple[float, float]:
-        along = (step - first) / (last - first) if last > first else 0.5
-        return _LEFT + along * (_WIDTH - _LEFT - _RIGHT), _TOP + (1 - rate) * (_HEIGHT - _TOP - _BOTTOM)
-
-    # The axes: a grid of rates, and the first and the last step.
-    marks: list[Mark] = []
-    for percent in (0, 25, 50, 75, 100):
-        y = _TOP + (1 - percent / 100) * (_HEIGHT - _TOP - _BOTTOM)
-        marks.append(Line(points=[(_LEFT, y), (_WIDTH - _RIGHT, y)], colour=GRID))
-        marks.append(Words(at=(_LEFT - 8, y + 4), text=f"{percent} %", size=12.0, anchor="end"))
-    below = _HEIGHT - _BOTTOM + 20
-    marks += [
-        Words(at=(_LEFT, below), text=f"{first:,}", size=12.0),
-        Words(at=(_WIDTH - _RIGHT, below), text=f"{last:,}", size=12.0, anchor="end"),
-        Words(at=(_WIDTH / 2, below), text="step of the checkpoint", size=12.0, anchor="middle"),
-    ]
-
-    # All bands come before the curves, so that no band hides a line. The legend is one line below the steps.
-    curves, legend, left = list[Mark](), list[Mark](), float(_LEFT)
+    curves, legend, left = list[RateCurve](), list[Mark](), float(_LEFT)
     for number, job in enumerate(dict.fromkeys(point.job for point in ordered)):
         colour, band = _COLOURS[number % len(_COLOURS)]
-        own = [point for point in ordered if point.job == job]
-        centres = [place(point.step, point.success_rate) for point in own]
-        lower = [place(point.step, point.interval.low) for point in own]
-        upper = [place(point.step, point.interval.high) for point in own]
-        marks.append(Area(points=[*lower, *reversed(upper)], colour=band))
-        curves.append(Line(points=centres, colour=colour, width=2.0))
-        # A single checkpoint has no band, so a line shows its interval.
-        curves += [Line(points=[*lower, *upper], colour=colour, width=1.5)] if len(own) == 1 else []
-        curves += [Dot(centre=centre, radius=3.5, colour=colour) for centre in centres]
+        own = [
+            ((each.step - first) / (last - first) if last > first else 0.5,
+             each.success_rate, each.interval.low, each.interval.high)
+            for each in ordered if each.job == job
+        ]  # fmt: skip
+        curves.append(RateCurve(points=own, colour=colour, band=band))
         legend.append(Dot(centre=(left + 4, _HEIGHT - 18), radius=4.0, colour=colour))
         legend.append(Words(at=(left + 14, _HEIGHT - 14), text=job, size=12.0))
         left += 30 + 7.0 * len(job)
+    width, height, below = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM, _HEIGHT - _BOTTOM + 20
+    marks: list[Mark] = [
+        *rate_plot(curves, left=_LEFT, top=_TOP, width=width, height=height, percents=range(0, 101, 25), size=12.0),
+        Words(at=(_LEFT, below), text=f"{first:,}", size=12.0),
+        Words(at=(_WIDTH - _RIGHT, below), text=f"{last:,}", size=12.0, anchor="end"),
+        Words(at=(_WIDTH / 2, below), text="step of the checkpoint", size=12.0, anchor="middle"),
+        *legend,
+    ]
     told = ", ".join(f"{point.job} at {point.step}: {100 * point.success_rate:.0f} %" for point in ordered[:20])
-    about, marks = f"Success by step with 95 % intervals. {told}", [*marks, *curves, *legend]
-    picture = Picture(width=_WIDTH, height=_HEIGHT, marks=marks, description=about)
+    told = f"Success by step with 95 % intervals. {told}"
+    picture = Picture(width=_WIDTH, height=_HEIGHT, marks=marks, description=told)
     write_text(directory / "curve.svg", svg(picture), overwrite=True)
     write_bytes(directory / "curve.png", png(picture), overwrite=True)
     return table
@@ -298,9 +292,8 @@ def write_watch_page(directory: Path, points: Sequence[Point], output: Path | No
         scores.append(("in the episodes that it was chosen by", chosen, address(directory / f"step_{chosen.step}")))
     if best is not None:
         scores.append((best.in_words, best.fresh, address(directory / f"best_step_{best.chosen.step}")))
-    who = curves[0].of if len(curves) == 1 else f"{len(curves)} jobs"
     page = {
-        "title": f"{who} by checkpoint",
+        "title": f"{curves[0].of if len(curves) == 1 else f'{len(curves)} jobs'} by checkpoint",
         "directory": plain_text(directory.absolute().name),
         "made_at": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "curves": curves,

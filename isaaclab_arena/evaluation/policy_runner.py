@@ -12,19 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
+from isaaclab_arena.distributed.interrupts import leave_on_ctrl_c
 from isaaclab_arena.garbage import collect_later
 from isaaclab_arena.paths import typed_words
 
 if __name__ == "__main__":
+    leave_on_ctrl_c()
     # Imports make hundreds of thousands of objects that stay; looking for garbage among them takes a sixth of the time.
     collect_later()
 
-from isaaclab_arena.config.arena import REFUSED
+from isaaclab_arena.config.arena import REFUSED, is_option_of_arena
+from isaaclab_arena.config.command_line import misspelt
 from isaaclab_arena.config.loading import options_in_file, read_jobs
 from isaaclab_arena.config.options import option_names, parse_tokens
+from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.distributed.context import process_age_s, take_rank_of_scheduler
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.errors import ConfigError, Problem, nearest_option, problems_at, refuse, shortened
+from isaaclab_arena.errors import ConfigError, Problem, nearest_option, placed, problems_at, refuse, shortened
 from isaaclab_arena.evaluation import planning, process, run
 from isaaclab_arena.evaluation.options import JobOptions, RunOptions, read_command_line
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -134,8 +138,12 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
     # `ConfigError` if no environment is named, more than one word might be its name, or an option is refused or had
     # taken the name for a value.
     variations, rest = split_variations(rest)
-    with problems_at(key="--policy_type"):
+    runner = [field.name for field in fields(options)]
+    try:
         declared = declared_options(resolve_policy_class(options.policy_type, may_import=not options.no_import))
+    except ConfigError as error:
+        # The options of this policy are unknown, so only those near to the runner's are mistakes.
+        raise ConfigError([*placed(error.problems, key="--policy_type"), *misspelt(rest, runner)]) from error
     own, rest = declared.taken_from(rest)
     positionals, given = parse_tokens(rest)
     policy_names = frozenset(declared.names or ())
@@ -152,11 +160,7 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
         environment = words[-1]
         if not isinstance(environment, str) or environment not in ENVIRONMENTS:
             continue
-        known = {*policy_names, *(option_names(ENVIRONMENTS.get(environment).config_class) or ())}
-        if name not in known:
-            runner = {field.name for field in fields(options)}
-            raise ConfigError(f"unknown option{nearest_option(name, runner | known)}", key=f"--{name}")
-        if len(words) == 1:
+        if len(words) == 1 and name in {*policy_names, *_options_of(environment)}:
             message = f"stands right before the environment's name '{environment}'; write it after"
             raise ConfigError(message, key=f"--{name}")
         positionals, given = [environment], {**given, name: words[0] if len(words) == 2 else words[:-1]}
@@ -168,6 +172,17 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
             found += f"; --{last} took {' '.join(map(str, given[last]))} for its values"
         found += "; isaaclab-arena list environments shows them"
         raise ConfigError(f"one environment is needed; {found}", key="ENVIRONMENT")
+    # A misspelt option may be one of the runner, the policy or the environment, which is checked with its own names.
+    of_environment = _options_of(positionals[0])
+    if declared.names is not None and of_environment:
+        known = {*policy_names, *of_environment, "environment", "policy_config_yaml_path"}
+        refuse(
+            [
+                Problem(f"unknown option{nearest_option(name, {*known, *runner})}", key=f"--{name}")
+                for name in given
+                if name not in known and not is_option_of_arena(name)
+            ]
+        )
     if "environment" in given:
         raise ConfigError(f"names the environment twice: '{positionals[0]}' is another", key="--environment")
 
@@ -190,6 +205,15 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
     }
     more = {"conditions": options.conditions, "language_instruction": options.language_instruction}
     return block | ({"variations": variations} if variations else {}) | without_none(more)
+
+
+def _options_of(environment: str) -> frozenset[str]:
+    """Return the names of an environment's options, none if it is unknown or takes any."""
+    try:
+        names = option_names(ENVIRONMENTS.get(environment).config_class)
+    except ConfigError:
+        return frozenset()
+    return names | COMMON_ENVIRONMENT_KEYS if names else frozenset()
 
 
 def split_variations(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

@@ -31,6 +31,7 @@ import torch
 from rich.console import Console
 
 from isaaclab_arena.distributed.context import DistributedContext, claimed_rank
+from isaaclab_arena.distributed.interrupts import INTERRUPTED, raise_on_ctrl_c, report_interruption
 from isaaclab_arena.distributed.launch import failures_recorded
 from isaaclab_arena.distributed.ranks import PeerStoppedError
 from isaaclab_arena.errors import ArenaError, ConfigError
@@ -692,6 +693,7 @@ def program() -> Iterator[ExitCode]:
     """Run a program in the ``with`` block. Report an error of the user, and yield the place of its exit code."""
     # 2: an error in the request. 1: ranks cannot find each other, or a file cannot be written. 130: Ctrl-C. Only rank 0
     # reports an error that every rank finds.
+    raise_on_ctrl_c()
     open_missing_streams()
     # Python collects cycles once more at exit, which takes half a second with all imports of a run.
     atexit.register(gc.freeze)
@@ -709,7 +711,8 @@ def program() -> Iterator[ExitCode]:
         ended.code = 1
     except KeyboardInterrupt:
         # Before the jobs run, no other handler is installed.
-        ended.code = 128 + signal.SIGINT
+        ended.code = INTERRUPTED
+        report_interruption()
     except ArenaError as error:
         ended.code = 2 if isinstance(error, ConfigError) else 1
         # Rank 0 reports a mistake of the user for all, or each rank if its number is unknown.

@@ -151,7 +151,9 @@ def resolve_jobs(
     )
     resolved: list[Job] = []
     problems: list[tuple[JobConfig, Problem]] = []
-    broken = {problem.job for problem in known}
+    # A problem of the file itself touches its jobs if it is in a block that gives them keys.
+    shared = ("defaults", "shared", "sweep", "variables")
+    broken = {each.job for each in known if each.job is not None or (each.key or "").startswith(shared)}
     for job in jobs:
         found, wrong = resolver.resolve(job)
         # A key that is missing may be in the part of the job that could not be read.

@@ -20,6 +20,7 @@ from isaaclab_arena.config.options import UNKNOWN, ContentSources
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.paths import beside
 from isaaclab_arena.registry import Registry
 
 _OTHER_POLICIES = {
@@ -100,6 +101,8 @@ def resolve_policy_class(policy_type: str, *, may_import: bool = True) -> type[P
         )
     else:
         module_name, _, attribute = policy_type.replace(":", ".").rpartition(".")
+        if ".py" in policy_type and (instead := _of_a_file(policy_type)) is not None:
+            raise ConfigError(f"'{policy_type}' {instead}")
         try:
             module = importlib.import_module(module_name)
         except (Exception, SystemExit) as error:
@@ -110,7 +113,8 @@ def resolve_policy_class(policy_type: str, *, may_import: bool = True) -> type[P
                 f"cannot import '{module_name}' of policy '{policy_type}': {type(error).__name__}: {error}"
             ) from error
         if not hasattr(module, attribute):
-            raise ConfigError(f"'{module_name}' has no '{attribute}'{did_you_mean(attribute, dir(module))}")
+            own = [name for name in dir(module) if not name.startswith("_")]
+            raise ConfigError(f"'{module_name}' has no '{attribute}'{did_you_mean(attribute, own)}")
         found = getattr(module, attribute)
     if isinstance(found, FunctionType):
         return function_policy_class(found)
@@ -119,6 +123,19 @@ def resolve_policy_class(policy_type: str, *, may_import: bool = True) -> type[P
             f"'{policy_type}' is no policy: it must be a class derived from PolicyBase or a function of the observation"
         )
     return found
+
+
+def _of_a_file(policy_type: str) -> str | None:
+    """Return the way out for a policy that is named by its file, ``policies/mine.py:act``; None if it is not."""
+    file, _, attribute = policy_type.partition(":")
+    path = Path(file)
+    if path.suffix != ".py":
+        return None
+    if not path.is_file():
+        return f"names a file, and there is no '{file}'{beside(path)}"
+    module = ".".join(path.with_suffix("").parts).lstrip(".")
+    here = "" if path.parent == Path() else ", from the directory that holds its first folder"
+    return f"names a file; write its module: {module}:{attribute or 'FUNCTION'}{here}"
 
 
 # Compute the identity of a policy object or function: a hash of its parameters and its state.

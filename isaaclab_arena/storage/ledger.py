@@ -125,6 +125,19 @@ class RunLock(AbstractContextManager["RunLock"]):
     __exit__ = release
 
 
+def is_in_use(directory: Path) -> bool:
+    """Whether a process holds the lock of a directory; those of a killed program end a little after it."""
+    if not (directory / layout.LOCK_FILE).is_file():
+        return False
+    # A reader that may not write the lock file cannot know.
+    with suppress(StorageError), RunLock(directory) as lock:
+        try:
+            lock.hold(alone=True)
+        except ConfigError:
+            return True
+    return False
+
+
 # The transitions of a run in its directory, in order. A process may die between any two of them: then the next start
 # goes on, or a rank that is left. `tests/storage/recovery/test_leftovers.py` cuts a run at each one.
 

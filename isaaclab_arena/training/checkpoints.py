@@ -192,6 +192,8 @@ class Score:
 def score_of(jobs: Iterable[EvaluatedJob], iterations: int, *, evaluation: str) -> Score | None:
     """Return the score of a checkpoint, None if no episode was evaluated. Each job has the same weight."""
     judged = [(job, job.mean_return, job.mean_length) for job in jobs if job.mean_return is not None]
+    # As in a watch, jobs that measure no success do not count beside those that do.
+    judged = [each for each in judged if each[0].success_rate is not None] or judged
     if not judged:
         return None
     rates = [-1.0 if job.success_rate is None else job.success_rate for job, _, _ in judged]

@@ -8,14 +8,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from isaaclab_arena.checkpoints import checkpoint_file, numbered_checkpoints
 from isaaclab_arena.config.command_line import read_some
 from isaaclab_arena.config.documents import read_document, read_value
 from isaaclab_arena.config.options import Count, NotNegative, Positive, read_options, wrong_numbers
 from isaaclab_arena.distributed import context, devices, launch
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option, problems_at, problems_into, refuse
+from isaaclab_arena.errors import (
+    ConfigError,
+    Problem,
+    did_you_mean,
+    nearest_names,
+    nearest_option,
+    problems_at,
+    problems_into,
+    refuse,
+)
 from isaaclab_arena.models import ActionScaling
 from isaaclab_arena.nested import overlaid, set_at, without_none
 from isaaclab_arena.paths import make_dated_directory
@@ -269,7 +278,10 @@ def paths_of(document: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterato
 
 # Make and find the directories of training runs, and read their settings.
 
-SETTINGS = Path("params") / "train.yaml"
+SETTINGS, PROGRESS = Path("params") / "train.yaml", "progress.csv"
+TRAINING_OF_OTHERS = "training.json"
+"""File that another package's command writes beside its checkpoints. Its keys are ``command_line``,
+``working_directory`` and ``world_size``."""
 
 LAUNCHER = "launcher"
 """Name of the directory for the ranks' output, in that of a run."""
@@ -463,6 +475,8 @@ def _as_yaml(value: str) -> str:
 class TrainOptions(launch.LaunchOptions):
     """Train a policy: TASK [options] [agent.learning_rate=3e-4 env.embodiment=panda ...]."""
 
+    operands: ClassVar[str] = " TASK"
+
     config: Path | None = None
     """YAML or JSON file with settings that override the task's own."""
     num_envs: Count | None = None
@@ -539,10 +553,13 @@ def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[Train
     )
     # The words after an unknown option may be its values, so they are not reported.
     problems = []
+    options_here = {*(field.name for field in fields(TrainOptions)), *_OPTIONS}
+    paths = [*paths_of(default_document()), ("agent", "learning_rate")]
     for name in [word.partition("=")[0] for word in rest if word.startswith("-")]:
         unknown = name.lstrip("-").replace("-", "_")
-        settable = [".".join(path) for path in paths_of(default_document()) if path[-1] == unknown]
-        reason = nearest_option(unknown, [*(field.name for field in fields(TrainOptions)), *_OPTIONS])
+        near = nearest_names(unknown, {*options_here, *(path[-1] for path in paths)})
+        settable = [".".join(path) for path in paths if path[-1] in {unknown, *near} - options_here]
+        reason = nearest_option(unknown, options_here)
         if settable:
             reason = f"; it is set by {' or '.join(f'{path}=...' for path in settable)}"
         problems.append(Problem(f"unknown option{reason}", key=name))

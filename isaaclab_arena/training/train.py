@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from isaaclab_arena.distributed.interrupts import leave_on_ctrl_c
 from isaaclab_arena.garbage import collect_from_now_on, collect_later, join_freed_memory_at_once
 from isaaclab_arena.paths import typed_words
 
 if __name__ == "__main__":
+    leave_on_ctrl_c()
     # Imports make hundreds of thousands of objects that stay; searching garbage among them takes a sixth of the time.
     collect_later()
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from isaaclab_arena.evaluation import eval_runner, planning, process, validation
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.run import RankHost, run
 from isaaclab_arena.storage import atomic, layout, ledger
+from isaaclab_arena.training.config import PROGRESS
 
 _LOG = logging.getLogger(__name__)
 
@@ -118,7 +120,6 @@ class ClosedLoopEvaluation:
         )
 
 
-FILE = "progress.csv"
 _COLUMNS = ("step", "measure", "value")
 
 
@@ -128,7 +129,7 @@ class Progress:
     def __init__(self, output_directory: Path, *, is_writer: bool, after_step: int = 0, writer: Any = None) -> None:
         # ``writer`` has ``add_scalar``, as TensorBoard's and rsl_rl's; None for no other writer. An interrupted run may
         # have written measures of steps after ``after_step``; they are removed.
-        self._path = output_directory / FILE
+        self._path = output_directory / PROGRESS
         self.is_writer = is_writer
         self._writer = writer
         if is_writer and self._path.is_file():
@@ -237,7 +238,7 @@ def run_loop(
         if not highest_of_ranks(int(evaluation.is_complete(num_steps))):
             code = _evaluate(training, evaluation, progress)
             if code != 0:
-                return code
+                return _stopped(training, progress, code)
         elif progress.is_writer and not progress.has(num_steps, training.evaluation_measure):
             # The run was stopped between the end of the evaluation and the writing of its measures.
             training.note_evaluation(evaluation, progress, exit_code=0, evaluation_s=0.0)
@@ -261,8 +262,17 @@ def run_loop(
             if not is_evaluated:
                 training.save()
             # A launcher ends the other ranks as soon as one has left, so none leaves before all have saved.
-            return highest_of_ranks(code)
+            return _stopped(training, progress, highest_of_ranks(code))
     return 0
+
+
+def _stopped(training: Training, progress: Progress, code: int) -> int:
+    """Log the last checkpoint and the command that goes on from it; return `code`."""
+    if progress.is_writer:
+        last = training.checkpoint(training.num_steps)
+        command = f"isaaclab-arena resume {shlex.quote(str(last.parent))}"
+        _LOG.info("stopped; the last checkpoint is %s; go on with: %s", last, command)
+    return code
 
 
 def _evaluate(training: Training, evaluation: ClosedLoopEvaluation, progress: Progress) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from rsl_rl.utils import LogWriter, resolve_callable
 
-from isaaclab_arena.checkpoints import model_path, numbered_checkpoints
+from isaaclab_arena.checkpoints import BEST_RULE, model_path, numbered_checkpoints
 from isaaclab_arena.config import loading, schema
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks, between_neighbours, gather_bytes_to_rank_zero
 from isaaclab_arena.environments.catalog import SUITES
@@ -347,7 +347,7 @@ class TrainingRun:
         progress.write(iterations, measures, told=told)
         score = checkpoints.score_of(jobs.values(), iterations, evaluation=evaluation.jobs_file.config_hash)
         if score is not None and checkpoints.keep_best(self.run_directory, score):
-            _LOG.info("the best so far")
+            _LOG.info("iteration %d is the best so far (%s)", iterations, BEST_RULE)
         self._paced_from_s += evaluation_s
 
     def _check_synchrony(self) -> None:

@@ -142,12 +142,6 @@ def test_a_class_in_the_current_directory_can_be_named_as_with_python_m(tmp_path
     assert main() == 0, capsys.readouterr().err
 
 
-def test_list_refuses_another_catalog():
-    with pytest.raises(SystemExit) as left:
-        main(["list", "robots"])
-    assert left.value.code == 2
-
-
 def test_validate_sums_a_good_file_up(tmp_path, capsys):
     path = tmp_path / "jobs.json"
     path.write_text(json.dumps({"jobs": [JOB]}))

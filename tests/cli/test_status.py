@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from isaaclab_arena.checkpoints import BEST_RULE
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.config.expansion.suites import STEP
 from isaaclab_arena.evaluation.heartbeat import (
@@ -19,8 +20,9 @@ from isaaclab_arena.evaluation.heartbeat import (
 )
 from isaaclab_arena.evaluation.learning_curve import Evaluated
 from isaaclab_arena.storage.atomic import json_text, write_text
-from isaaclab_arena.storage.ledger import ReportedStatus, write_attempt
+from isaaclab_arena.storage.ledger import ReportedStatus, RunLock, write_attempt
 from tests.analysis.recorded_runs import write_run
+from tests.evaluation.watching.trainings import save
 from tests.results.evidence import attempt, commit_lines, report, write_lines, write_report
 
 GONE = 2**22 + 1
@@ -198,6 +200,57 @@ def test_a_watch_shows_its_checkpoints_and_the_run_under_way(tmp_path, run, caps
     assert re.search(r"^ *50 +done +66\.7 % \[20\.8, 93\.9\]", text, re.MULTILINE)
     assert re.search(r"^ *100 +begun", text, re.MULTILINE)
     assert "step_100: running, 47%" in text
+
+
+@pytest.fixture
+def training(tmp_path) -> Path:
+    """A training after 3 of 10 iterations, each of 2 s, and one evaluation of 4 s; its last line is half-written."""
+    directory = tmp_path / "training"
+    (directory / "params").mkdir(parents=True)
+    (directory / "params" / "train.yaml").write_text("task: reach\nagent: {max_iterations: 10}\n")
+    lines = ["step,measure,value"]
+    for step in (1, 2, 3):
+        lines += [
+            f"{step},Perf/collection_time,1.5",
+            f"{step},Perf/learning_time,0.5",
+            f"{step},Perf/total_fps,{step}00",
+        ]
+    (directory / "progress.csv").write_text("\n".join([*lines, "3,Perf/evaluation_time,4.0", "4,Perf/col"]))
+    save(directory, 0, 2)
+    return directory
+
+
+def test_a_training_shows_its_iteration_rate_last_checkpoint_and_time_left(training, capsys):
+    with RunLock(training).hold(alone=True):
+        found = status(training, capsys, 0)
+    assert (found["state"], found["iteration"], found["max_iterations"], found["steps_per_s"]) == (
+        "running",
+        3,
+        10,
+        300,
+    )
+    assert found["time_left_s"] == pytest.approx((3 * 2.0 + 4.0) / 3 * 7)
+    assert (found["last_checkpoint"], found["way_out"]) == (str(training / "model_2.pt"), None)
+    (training / "model_best.pt").touch()
+    assert main(["status", str(training)]) == 1
+    first, *others = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(
+        rf"{re.escape(str(training))}: stopped, iteration 3 of 10, 300 steps/s, last seen 0:0\d ago", first
+    )
+    assert others == [
+        f"last checkpoint: {training / 'model_2.pt'}",
+        f"best checkpoint: {training / 'model_best.pt'} ({BEST_RULE})",
+        f"go on with: isaaclab-arena resume {training}",
+    ]
+
+
+def test_a_watch_that_waits_shows_its_training(training, capsys):
+    watch = training.with_name("watch_of_training")
+    write_text(watch / "watch" / "training.txt", str(training))
+    assert main(["status", str(watch)]) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == f"{watch}: ended, 0 checkpoints evaluated"
+    assert second.startswith(f"{training}: stopped, iteration 3 of 10")
 
 
 def test_the_parent_of_runs_is_answered_with_the_newest_run(tmp_path, capsys):

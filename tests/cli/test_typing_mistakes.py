@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -35,9 +38,14 @@ MISTAKES = {
     "run jobs.json --output x": "did you mean '--output_dir'?",
     "run jobs.json -limit 2": "did you mean '--limit'?",
     "run jobs.json limit=2": "did you mean '--limit=2'?",
-    "run jobs.json --seed x": "--seed {None}|INT",
+    "run jobs.json --seed x": "--seed: 'x' is not a whole number",
+    "run jobs.json --nproc_per_node two --limt 3": "'--limit'? --nproc_per_node: 'two' is not a whole number",
+    "run jobs.json --lease_s long": "--lease_s: 'long' is not a number",
+    "run jobs.json --limit": "--limit: needs a value",
+    "run jobs.json --num_epsiodes 3 --out x": "'--num_episodes'? --out: unknown option; did you mean '--output_dir'?",
+    "run jobs.json -n 2": "did you mean '--num_episodes' or '--nproc_per_node'?",
     "run jobs.json --assignment dinamic": "did you mean 'dynamic'?",
-    "run jobs.json --record_observations al": "Expected one of ('none', 'state', 'all')",
+    "run jobs.json --record_observations al": "there is no 'al'; did you mean 'all'?",
     "run jobs.json --video_episodes some": "give all, failures or a number",
     "run jobs.json --resume out/frist": "--resume: there is no directory",
     # One policy in one environment.
@@ -46,7 +54,17 @@ MISTAKES = {
     "policy --policy_type scriptd reach": "did you mean 'scripted'?",
     "policy --policy_type scripted": "isaaclab-arena list environments shows them",
     "policy --policy_type scripted --num_episodes 1 raech": "did you mean 'reach'?",
-    "policy --policy_type scripted --num_episodes 1 lift_object --objct cube": "did you mean 'object'?",
+    "policy --policy_type scripted --num_episodes 1 lift_object --objct cube": "did you mean '--object'?",
+    "policy --policy_type rsl_rl --n_episodes 3 reach": "did you mean '--num_episodes'?",
+    "policy --policy_type rsl_rl reach --ckpt a.pt --envs 3": "'--checkpoint_path'? --envs: unknown option; did you",
+    "policy --policy_type scriptd --n_envs 3 reach": "'scripted'? --n_envs: unknown option; did you mean '--num_envs'?",
+    "policy --policy_type rsl_rl --num_steps 1 reach --checkpoint_path no.pt": "a file that torch.save wrote",
+    "policy --policy_type mine.py:act reach": "names a file; write its module: mine:act",
+    "policy --policy_type mine.py:acct reach": "names a file; write its module: mine:acct",
+    "policy --policy_type my.py:act reach": "names a file, and there is no 'my.py'",
+    "policy --policy_type out/mine.py:act reach": "names a file, and there is no 'out/mine.py'",
+    "policy --policy_type mine:acct reach": "'mine' has no 'acct'; did you mean 'act'?",
+    "policy --policy_type mine:act --num_episodes 1 reach --gian 2": "did you mean '--gain'?",
     "collect --num_episodes 1 raech": "did you mean 'reach'?",
     "view --polcy scripted reach": "did you mean '--policy'?",
     # Runs that are over.
@@ -58,6 +76,7 @@ MISTAKES = {
     "status --jsn out/first": "did you mean '--json'?",
     "film out/first --episode all": "did you mean '--episodes'?",
     "film out/first --episodes all --job lfit": "did you mean 'lift'?",
+    "film out/first --episodes failure": "did you mean 'failures'?",
     "compare out/first": "isaaclab-arena compare out/first --baseline lift",
     "compare": "isaaclab-arena compare BASELINE CANDIDATE",
     "compare out/first --bseline lift": "did you mean '--baseline'?",
@@ -73,11 +92,13 @@ MISTAKES = {
     "export out/first": "give the one format to write: --arena or --robomimic",
     "recover gone": "there is no directory 'gone'",
     # The rest.
-    "list enviroments": "'environments'",
+    "list enviroments": "did you mean 'environments'?",
+    "list environments my_environment": "adds its own by an entry point isaaclab_arena.environments",
     "list environments raech": "did you mean 'reach'?",
     "validate": "isaaclab-arena validate jobs.json",
     "validate jobs.json --limt 2": "did you mean '--limit'?",
-    "watch gone": "--eval_jobs_config PATH",
+    "watch gone": "type: isaaclab-arena watch TRAINING jobs.json",
+    "watch gone jobs.json": "'gone' is no directory",
     "watch . --eval_jobs_confg jobs.json": "did you mean '--eval_jobs_config'?",
     "plan --diff 0.1 --baseline 0.5": "did you mean '--difference'?",
     "plan --difference 0.1": "with --baseline, or a run that has it with --from",
@@ -87,6 +108,19 @@ MISTAKES = {
     "doctor --gpu all": "did you mean '--gpu_ids'?",
     "completion bsh": "Expected one of ('bash', 'zsh', 'fish')",
     "train --tsk reach": "did you mean '--task'?",
+    "train reach --lr 3 --n_episodes 2": "learning_rate=... --n_episodes: unknown option; it is set by evaluation.",
+    "train reach --resum x --num_envs many": "did you mean '--resume'? --num_envs: 'many' is not a whole number",
+}
+MISTAKES_IN_A_FILE = {
+    "num_episodes": ({"n_episodes": 3}, "n_episodes: unknown key; did you mean 'num_episodes'?"),
+    "a wrong value under it": ({"sead": "two"}, 'seed: "two" is not a whole number'),
+    "device": ({"device": "cpu"}, "device: unknown key; it is an option of the command line: --device"),
+    "object": ({"object": "can"}, "object: unknown key; an option of the environment is arena_env_args.object"),
+    "sweep": ({"sweep": {"object": ["can"]}}, "an option of the environment is arena_env_args.object"),
+    "reference": ({"seed": "${variables.sed}"}, "cannot be resolved"),
+    "environment": ({"arena_env_args": {"enviroment": "reach"}}, "is missing; 'enviroment' is no name of it"),
+    "checkpoint": ({"policy_type": "rsl_rl", "policy_config_dict": {"ckpt": 1}}, "did you mean 'checkpoint_path'?"),
+    "file": ({"policy_type": "mine.py:act"}, "names a file; write its module: mine:act"),
 }
 
 
@@ -94,6 +128,11 @@ MISTAKES = {
 def directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [JOB]}))
+    (tmp_path / "no.pt").write_text("hello")
+    (tmp_path / "mine.py").write_text("def act(observation, gain: float = 1.0): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
     for name in ("first", "second"):
         run = write_run(tmp_path / "out" / name, {"lift": "sf", "push": "ff"})
         plan = dataclasses.replace(read_run_plan(run), command_line=(PROGRAM, "jobs.json"))
@@ -120,3 +159,44 @@ def test_a_mistake_is_answered_with_the_way_out(line, directory, capsys):
 def test_every_command_is_mistyped():
     assert set(COMMANDS) <= {line.partition(" ")[0] for line in MISTAKES}
     assert len(MISTAKES) >= 40
+
+
+def test_all_mistakes_of_a_file_are_answered_at_once(directory, capsys):
+    # Each job has a second mistake, in an option, which only shows if the check goes on after the first.
+    jobs = [
+        {**JOB, "policy_config_dict": {"sped": 1}, "name": name, **mistake}
+        for name, (mistake, _) in MISTAKES_IN_A_FILE.items()
+    ]
+    (directory / "wrong.json").write_text(json.dumps({"swep": {}, "jobs": jobs}))
+    assert main(["validate", "wrong.json"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert "wrong.json: swep: unknown key; did you mean 'sweep'?" in lines
+    for name, (mistake, answer) in MISTAKES_IN_A_FILE.items():
+        of_job = [line for line in lines if line.startswith(f"wrong.json: job '{name}")]
+        assert any(answer in line for line in of_job), (name, of_job)
+        has_policy = "policy_type" not in mistake
+        assert any("did you mean 'speed'?" in line for line in of_job) or not has_policy, (name, of_job)
+
+
+@pytest.mark.parametrize("line", ["list robots", "list robot", "list environment lift", "list policy scrip"])
+def test_a_part_of_a_name_will_do(line, capsys):
+    assert main(line.split()) == 0
+    shown = capsys.readouterr().out
+    assert any(name in shown for name in ("panda", "lift_object", "scripted"))
+
+
+@pytest.mark.parametrize("program", ["cli", "evaluation.eval_runner", "evaluation.policy_runner", "training.train"])
+def test_ctrl_c_during_imports_is_one_line(program, directory):
+    # A module that the program imports sends the signal, as a user may at any moment.
+    (directory / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    command = [sys.executable, "-m", f"isaaclab_arena.{program}", "run", "jobs.json"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize(("command", "operand"), [("run", "JOBS"), ("train", "TASK")])
+def test_the_usage_names_what_a_command_needs(command, operand, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert f"usage: isaaclab-arena {command} {operand}" in capsys.readouterr().out

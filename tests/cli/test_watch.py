@@ -102,7 +102,8 @@ def test_options_of_a_cluster_reach_the_run_of_every_checkpoint(training, capfd)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nowhere", "--eval_jobs_config", "jobs.json"], "TRAINING: 'nowhere' is no directory"),
+        (["no/where", "--eval_jobs_config", "jobs.json"], "TRAINING: 'no/where' is no directory"),
+        (["nowhere", "--eval_jobs_config", "jobs.json", "--once"], "TRAINING: 'nowhere' is no directory"),
         (["training", "--eval_jobs_config", "none.json"], "none.json"),
         (["training", "--eval_jobs_config", "none of it.json"], "jobs: null is no list of jobs"),
         (["training", "--eval_jobs_config", "jobs.json", "--until", "soon"], "--until: must be a step, such as 1000"),
@@ -116,7 +117,7 @@ def test_options_of_a_cluster_reach_the_run_of_every_checkpoint(training, capfd)
         (["training", "--eval_jobs_config", "jobs.json", "--devise", "cpu"], "--devise: unknown option; did you mean"),
         (["training", "--eval_jobs_config", "jobs.json", "--num_ranks", "2"], "--num_ranks: says how to use a cluster"),
     ],
-    ids=["no training", "no job file", "no jobs", "no step", "no bar", "no share", "resume", "arms",
+    ids=["no training", "none yet", "no job file", "no jobs", "no step", "no bar", "no share", "resume", "arms",
          "all arms", "asks for arms", "a misspelt key", "a misspelt option of the runner", "options of no cluster"],
 )  # fmt: skip
 def test_mistakes_are_told_before_anything_is_watched(training, capsys, words, message):

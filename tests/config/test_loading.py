@@ -483,8 +483,8 @@ def test_every_problem_of_the_file_is_told_at_once(problems_of):
     found = problems_of({"defaults": {"num_step": 1}, "jobs": jobs})
     assert [(problem.job, problem.key) for problem in found] == [
         (None, "defaults.num_step"),
-        ("lift", "seed"),
         ("lift", "num_episode"),
+        ("lift", "seed"),
         ("b", "policy_type"),
         ("c", "sweep.seed"),
         ("lift", "name"),
@@ -556,8 +556,8 @@ def test_a_file_with_mistakes_is_read_as_far_as_it_goes_and_says_what_is_wrong(p
     assert keys == [
         (None, "jobz"),
         (None, "tracking"),
-        ("jobs[0]", "seed"),
         ("jobs[0]", "num_episods"),
+        ("jobs[0]", "seed"),
         ("jobs[0]", "name"),
         ("bare", "arena_env_args"),
         ("blind", "arena_env_args.num_envs"),

@@ -203,6 +203,7 @@ def test_jobs_count_alike_and_one_without_episodes_or_success_says_so():
     score = score_of([job(1.0, 10.0, 10.0), job(0.0, 5.0, 10.0)], 3, evaluation="jobs")
     assert score is not None
     assert (score.success_rate, score.merit, score.iterations) == (0.5, pytest.approx(0.75), 3)
+    assert score == score_of([job(1.0, 10.0, 10.0), job(0.0, 5.0, 10.0), job(None, 90.0, 9.0)], 3, evaluation="jobs")
     assert score_of([job(None, None, None)], 1, evaluation="jobs") is None
     assert LONG is not None
     assert LONG.success_rate == -1

@@ -103,8 +103,10 @@ def test_without_an_interval_the_last_checkpoint_alone_is_evaluated(tmp_path):
     assert done == ["save 3", "evaluate checkpoint-3", "note 3"]
 
 
-def test_a_signal_ends_training_after_the_step_with_a_checkpoint(tmp_path):
+def test_a_signal_ends_training_after_the_step_with_a_checkpoint_and_the_line_that_goes_on(tmp_path, caplog):
+    caplog.set_level("INFO")
     assert train(tmp_path, SCHEDULE, interruption=interrupted()) == (143, ["save 1"])
+    assert caplog.messages[-1] == "stopped; the last checkpoint is checkpoint-1; go on with: isaaclab-arena resume ."
 
 
 def test_a_signal_in_the_last_step_changes_nothing_where_nothing_is_evaluated(tmp_path):

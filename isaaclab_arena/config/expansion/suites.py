@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from isaaclab_arena.checkpoints import Checkpoint, best_of_training, find_checkpoints, look_at
 from isaaclab_arena.config.options import StrictModel, error_message, shown
 from isaaclab_arena.config.schema import JobConfig, SuiteMember, name_problem
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, problems_at
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_names, problems_at
 from isaaclab_arena.nested import set_at, value_at
 from isaaclab_arena.registry import Registry
 
@@ -118,7 +118,9 @@ def sweep_problems(job: Mapping[str, Any], sweep: Mapping[str, Any], job_keys: f
     for key, values in sweep.items():
         head, *_ = path = key.split(".")
         if head not in sweepable:
-            message = f"'{head}' is no key that can be swept{did_you_mean(head, sweepable)}"
+            hint = f"; an option of the environment is arena_env_args.{key}, one of the policy policy_config_dict.{key}"
+            hint = did_you_mean(head, sweepable) if nearest_names(head, sweepable) else hint
+            message = f"'{head}' is no key that can be swept{hint}"
             problems.append(Problem(message, key=f"sweep.{key}"))
         elif not isinstance(values, list) or not values:
             problems.append(Problem("needs a list with at least one value", key=f"sweep.{key}"))
@@ -163,8 +165,10 @@ def expand(job: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> Iterat
             set_at(expanded, key.split("."), deepcopy(sweep[key][position]))
         if sweep and isinstance(template, str):
             own = {key: labels[key][position] for key, position in chosen.items()}
-            name = _PLACEHOLDER.sub(lambda match, own=own: own[keys[match[1]]], template)
-            used = {keys[placeholder] for placeholder in _PLACEHOLDER.findall(template)}
+            # Another placeholder is a mistake, which `sweep_problems` reports.
+            values = {placeholder: own[key] for placeholder, key in keys.items()}
+            name = _PLACEHOLDER.sub(lambda match, values=values: values.get(match[1], match[0]), template)
+            used = {keys.get(placeholder) for placeholder in _PLACEHOLDER.findall(template)}
             for key, label in own.items():
                 # A number means nothing without its key; 'cube' does.
                 is_word = label[:1].isalpha() and label not in {"true", "false", "none"}

@@ -144,6 +144,8 @@ def test_every_job_weighs_the_same_in_the_score_a_baseline_nothing_and_of_equal_
     best = best_of(scores_of([point(150, 90), point(50, 80), point(100, 90)]))
     assert best is not None
     assert (best.step, best_of({})) == (100, None)
+    quicker = replace(point(150, 90), reward_per_step=0.1)
+    assert best_of(scores_of([quicker, point(100, 90)])) == scores_of([quicker])[150], "as in a training"
 
 
 def test_a_curve_says_of_how_many_conditions_its_points_are_where_some_repeat(tmp_path):

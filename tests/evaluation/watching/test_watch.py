@@ -120,10 +120,10 @@ def test_a_bar_promotes_what_reaches_it_ends_the_watch_and_no_baseline_shifts_it
 
 def test_the_best_is_scored_once_again_in_episodes_by_which_it_was_not_chosen(story):
     assert story.asked[1:] == [[100, 100], []]
-    best, again = story.said[1][-2:]
-    assert best.startswith("the best is step 100: ")
+    best, again, shown = story.said[1][-3:]
+    assert best.startswith("the best is step 100, ")
     assert again.startswith("  in other episodes: ")
-    assert story.said[2][-2:] == [best, again]
+    assert story.said[2][-3:] == [best, again, shown]
     assert "in other episodes" in (story.settings.directory / "report.html").read_text()
 
 

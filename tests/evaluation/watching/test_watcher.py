@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from isaaclab_arena.checkpoints import BEST_RULE
 from isaaclab_arena.cli.watch import Watch, WatchOptions, content_of
 from isaaclab_arena.evaluation.learning_curve import best_of, points_of_watch, read_records, scores_of
 from isaaclab_arena.storage.ledger import RunLock
@@ -85,6 +86,30 @@ def test_every_checkpoint_is_evaluated_once_in_the_order_of_its_step(watching):
     assert watching.run(evaluations, once=False) is None
     assert watching.run(evaluations) == 0
     assert evaluations.asked == watching.done == [0, 50, 100, 150]
+
+
+def test_a_training_that_begins_later_is_waited_for_and_nothing_is_found_in_silence(watching, caplog):
+    caplog.set_level("INFO")
+    watching.directory /= "later"
+    watching.directory.mkdir()
+    assert watching.run(Evaluations()) == 1
+    assert watching.said == [f"no checkpoint in {watching.training} matches; --pattern finds other names"]
+    watching.meanwhile = [lambda: None, lambda: save(watching.training, 50), lambda: save(watching.training, 100)]
+    assert watching.run(Evaluations(), until="100") == 0
+    assert watching.done == [50, 100]
+    assert [line for line in caplog.messages if "checkpoints in" in line] == [
+        f"waiting for checkpoints in {watching.training}, which does not exist yet",
+        f"waiting for more checkpoints in {watching.training}",
+    ]
+
+
+def test_a_watch_of_what_is_there_gives_files_without_a_mark_their_time_and_names_those_that_stay_incomplete(watching):
+    (watching.training / "policy_10.onnx").write_bytes(b"graph")
+    (watching.training / "policy_20.onnx").touch()
+    watching.meanwhile = [lambda: None] * 35
+    evaluations = Evaluations()
+    assert watching.run(evaluations, pattern="policy_*.onnx", once=True, quiet_s=30.0) == 1
+    assert (evaluations.asked, watching.said[-1]) == ([10], "step 20 was not evaluated: it is empty")
 
 
 def test_a_checkpoint_that_is_half_written_waits_and_each_reason_is_logged_once(watching, caplog):
@@ -199,6 +224,20 @@ def test_where_not_even_one_checkpoint_is_let_in_the_job_file_is_wrong(watching)
     assert (watching.run(evaluations), evaluations.asked) == (2, [0])
     evaluations = Evaluations(exit_codes=[DONE, REFUSED])
     assert (watching.run(evaluations), evaluations.asked) == (1, [0, 50, 100])
+    job_file = watching.directory / "watch" / "watch" / "step_50" / "jobs.json"
+    assert watching.said[-1].endswith(f"it was refused; isaaclab-arena validate {job_file} says why")
+
+
+def test_what_was_refused_is_tried_again_only_once_it_changes(watching, caplog):
+    watching.meanwhile = [lambda: None] * 400
+    evaluations = Evaluations(exit_codes=[DONE, REFUSED])
+    assert watching.run(evaluations, until="100") == 1
+    assert (evaluations.asked, watching.seconds) == ([0, 50, 100], 0.0)
+    assert "it is tried again once it changes" in caplog.text
+    watching.meanwhile = [lambda: None] * 100 + [lambda: save(watching.training, 50), lambda: None]
+    evaluations = Evaluations(exit_codes=[REFUSED])
+    assert watching.run(evaluations, once=False) is None
+    assert (evaluations.asked, watching.done) == ([50, 50], [0, 50, 100])
 
 
 def test_a_watch_that_is_killed_again_and_again_evaluates_each_checkpoint_once(watching):
@@ -270,9 +309,12 @@ def test_both_scores_of_the_best_are_remembered_and_nothing_is_scored_twice(watc
     for _ in range(2 if num_alike == 3 else 1):
         assert watching.run(evaluations) == 0
         assert evaluations.asked_again == [50]
-        assert watching.said[-2:] == [
-            "the best is step 50: 100.0 % [51.0, 100.0] of 4 episodes in the episodes that it was chosen by",
+        path, watch = watching.training / "model_50.pt", watching.directory / "watch"
+        chosen = "100.0 % [51.0, 100.0] of 4 episodes in the episodes that it was chosen by"
+        assert watching.said[-3:] == [
+            f"the best is step 50, {path} ({BEST_RULE}): {chosen}",
             f"  {in_words}: 75.0 % [30.1, 95.4] of 4 episodes",
+            f"curve in {watch / 'curve.png'}, page in {watch / 'report.html'}",
         ]
 
 
@@ -293,7 +335,7 @@ def test_a_score_of_an_earlier_best_is_not_that_of_this_one(watching):
 )
 def test_what_did_not_end_is_no_score(watching, exit_code, ends_with, told):
     assert watching.run(Evaluations(exit_codes=[DONE, DONE, DONE, exit_code])) == ends_with
-    assert watching.said[-1] == told
+    assert told in watching.said[-2:]
     assert not (watching.directory / "watch" / "best.json").exists()
 
 
@@ -303,7 +345,7 @@ def test_a_best_that_is_gone_is_told(watching):
         checkpoint.path.unlink()
 
     assert watching.run(Evaluations(play=play)) == 0
-    assert watching.said[-1] == f"  in others it could not be scored: {watching.training / 'model_0.pt'} is gone"
+    assert watching.said[-2] == f"  in others it could not be scored: {watching.training / 'model_0.pt'} is gone"
     best = best_of(scores_of(points_of_watch(watching.directory / "watch")))
     assert best is not None
     assert best.step == 0
