@@ -108,7 +108,9 @@ def _classes_in(directory: Path) -> list[tuple[str, _Class]]:
 @cache
 def _classes(path: Path, key: ContentKey) -> Mapping[str, _Class]:
     del key
-    parts = _CLASS.split(path.read_text())
+    # pip's package joins the parts of a path that LIBERO writes as one.
+    text = path.read_text().replace('get_libero_path("assets")) / "', '"assets/').replace('" / "', "/")
+    parts = _CLASS.split(text)
     classes = {}
     for name, base, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         category = "_".join(_WORD.sub(r" \1", name).split()).lower()

@@ -96,6 +96,8 @@ FILES = {
     "assets/textures/oak.png": "",
     "assets/scenes/table_of_marble.xml": "<mujoco/>",
     "assets/new_objects/clock/MJCF/clock.xml": "<mujoco/>",
+    "assets/custom/red_sticker/red_sticker.xml": "<mujoco/>",
+    "assets/scanned/red_sticker/red_sticker.xml": "<mujoco/>",
     "envs/problems/tabletop.py": """
 class LIBERO_Tabletop(Domain):
     settings = {"scene_xml": "scenes/table.xml", "floor_style": "wood"}
@@ -106,6 +108,9 @@ class LIBERO_Tabletop_of_Marble(LIBERO_Tabletop):
     "envs/objects/custom.py": """
 class AlarmClock_1(Custom):
     path = os.path.join(root, f"assets/new_objects/clock/MJCF/clock.xml")
+
+class RedSticker(Custom):
+    path = str(pathlib.Path(get_libero_path("assets")) / "custom" / "red_sticker" / "red_sticker.xml")
 """,
     "envs/arenas/style.py": 'FLOOR_STYLE = {"wood": "oak.png", "stone": "stone.png"}',
 }
@@ -118,7 +123,7 @@ NEEDED = [
     "textures/oak.png",
 ]
 CHANGED = """(define (problem LIBERO_tabletop_of_marble) (:fixtures main_table - table)
-  (:objects alarm_clock__1_1 - alarm_clock__1))"""
+  (:objects alarm_clock__1_1 - alarm_clock__1 red_sticker_1 - red_sticker))"""
 
 
 @pytest.fixture
@@ -142,7 +147,12 @@ def test_each_file_that_the_task_needs_is_missed(inside, ending):
 
 def test_classes_of_libero_plus_name_their_models_and_inherit_styles_and_other_classes_do_not_count(inside):
     assert missing_assets(inside, inside / "assets", CHANGED) == []
-    needed = ["assets/new_objects/clock/MJCF/clock.xml", "assets/scenes/table_of_marble.xml", "assets/textures/oak.png"]
+    needed = [
+        "assets/custom/red_sticker/red_sticker.xml",
+        "assets/new_objects/clock/MJCF/clock.xml",
+        "assets/scenes/table_of_marble.xml",
+        "assets/textures/oak.png",
+    ]
     for name in (*needed, "assets/scenes/table.xml"):
         (inside / name).unlink()
     assert missing_assets(inside, inside / "assets", CHANGED) == [inside / name for name in needed]

