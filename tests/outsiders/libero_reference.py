@@ -37,7 +37,9 @@ def prepare(checkout: Path) -> None:
     assets = assets if assets.is_dir() else checkout / "libero/libero/assets"
     (Path(directory) / "config.yaml").write_text(f"assets: {assets}\n", encoding="utf-8")
     os.environ["LIBERO_CONFIG_PATH"] = directory
-    sys.path.insert(0, str(checkout))
+    # pip's package refuses to be found twice.
+    if str(checkout) not in sys.path:
+        sys.path.insert(0, str(checkout))
     for name in ("matplotlib", "matplotlib.cm"):
         try:
             importlib.import_module(name)
