@@ -11,14 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.libero import checkout_at
 from tests.end_to_end.launching import command, episodes_table, run, same_tables, start, wait_until, write_jobs
 from tests.environments.gym.gym_running import build
+from tests.environments.libero.installed import LIBERO, PYTHON
 from tests.outsiders.opengl import opengl_variables
 
-PYTHON = os.environ.get("LIBERO_PYTHON", "")
-# pip's package in that interpreter, or the checkout at LIBERO_PATH.
-LIBERO: Any = checkout_at(None, PYTHON) if PYTHON else None
 VARIABLES = opengl_variables()
 NUM_STEPS, PERIOD, SIZE = 200, 8, 64
 CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
@@ -34,13 +31,6 @@ pytestmark = [
 def in_workers(task: str, *, num_envs: int = 1, **options: Any):
     options = {"python": PYTHON, "environment_variables": VARIABLES, **options}
     return build(f"libero:{task}", num_envs=num_envs, **options)
-
-
-def files_of(task: str) -> dict[str, str]:
-    """Return the files of a task, as workers get them."""
-    found = LIBERO.task(task)
-    directories = {"package_directory": str(LIBERO.package_directory), "assets_directory": str(LIBERO.assets)}
-    return {**directories, "bddl_file": str(found.bddl_file), "init_states_file": str(found.init_states_file)}
 
 
 def in_its_interpreter(script: str, directory: Path, request: dict[str, Any]) -> dict[str, np.ndarray]:

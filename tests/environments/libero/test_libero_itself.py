@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from tests.environments.libero.installed import LIBERO, files_of
 from tests.outsiders import test_libero
-from tests.outsiders.test_libero import CAMERAS, LIBERO, NUM_STEPS, files_of, in_its_interpreter
+from tests.outsiders.test_libero import CAMERAS, NUM_STEPS, in_its_interpreter
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 

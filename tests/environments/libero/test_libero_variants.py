@@ -19,7 +19,8 @@ from isaaclab_arena.environments.gym.environment import GymEnvironment
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import read_init_states
 from isaaclab_arena.environments.libero import LiberoCheckout, LiberoConfig, missing_assets
 from tests.environments.gym.gym_running import build
-from tests.outsiders.test_libero import CAMERAS, LIBERO, PYTHON, VARIABLES
+from tests.environments.libero.installed import LIBERO, PYTHON
+from tests.outsiders.test_libero import CAMERAS, VARIABLES
 
 PLUS = os.environ.get("LIBERO_PLUS_PATH", "")
 NUM_STEPS, SIZE = 3, 64
@@ -38,7 +39,7 @@ of_plus = pytest.mark.skipif(
     reason="LIBERO's interpreter or a checkout of LIBERO-plus is missing: make test-benchmarks LIBERO_PLUS_PATH=...",
 )
 of_pro = pytest.mark.skipif(
-    LIBERO is None or not set(PRO_SUITES) <= set(LIBERO.suites),
+    not PYTHON or not set(PRO_SUITES) <= set(LIBERO.suites),
     reason="pip's package of LIBERO-PRO is missing: make test-benchmarks makes its interpreter",
 )
 
