@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.gym.worker import gymnasium_tasks
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import (
     GRIPPERS,
+    MAX_BYTES,
     InitStatesError,
     LiberoTask,
     axis_angle,
@@ -261,9 +261,13 @@ def test_a_torn_or_hostile_file_is_refused(tmp_path, name, content):
         read_init_states(str(tmp_path / name))
 
 
-def test_states_of_pips_package_are_read_bit_for_bit_up_to_a_size(tmp_path, monkeypatch):
-    (tmp_path / "states.npz").write_bytes(packaged(INIT_STATES))
+def test_states_of_pips_package_are_read_bit_for_bit_up_to_a_size(tmp_path):
+    content = packaged(INIT_STATES)
+    (tmp_path / "states.npz").write_bytes(content)
     assert np.array_equal(read_init_states(str(tmp_path / "states.npz")), INIT_STATES)
-    monkeypatch.setattr(gymnasium_tasks, "MAX_BYTES", 200)
-    with pytest.raises(InitStatesError, match="of at most 200 bytes"):
+    # The archive's table says how large a file becomes.
+    size = content.rindex(b"PK\x01\x02") + 24
+    too_large = (MAX_BYTES + 1).to_bytes(4, "little")
+    (tmp_path / "states.npz").write_bytes(content[:size] + too_large + content[size + 4 :])
+    with pytest.raises(InitStatesError, match=f"of at most {MAX_BYTES} bytes"):
         read_init_states(str(tmp_path / "states.npz"))
