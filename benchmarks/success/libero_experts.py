@@ -13,8 +13,8 @@ PACKAGES = ("libero", "robosuite", "mujoco", "numpy", "python")
 class Options(PageOptions):
     """Options of the measurement."""
 
-    python: str = ".venv-libero/bin/python"  # Interpreter of the workers; make test-benchmarks makes this one.
-    libero_path: str | None = None  # Checkout of LIBERO; LIBERO_PATH by default.
+    python: str = ".venv-libero/bin/python"  # Interpreter of the workers; make libero makes this one.
+    libero_path: str | None = None  # Checkout of LIBERO; LIBERO_PATH by default, else pip's package.
     protocols: tuple[str, ...] = ("strict", "openpi")  # Protocols of the episodes.
     episodes: int = 50  # Episodes per task.
     num_envs: int = 2  # Number of env slots; it changes the time, not the rates.

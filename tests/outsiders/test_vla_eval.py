@@ -1,7 +1,6 @@
 """vla-eval itself, in an interpreter of its own: its benchmark classes run here as its own runner runs them.
 
-``VLA_EVAL_LIBERO_PYTHON`` names an interpreter that has vla-eval, robosuite 1.4.0, torch and what else LIBERO needs; it
-finds LIBERO at ``LIBERO_PATH``.
+``VLA_EVAL_LIBERO_PYTHON`` names an interpreter that has vla-eval, torch and pip's package of LIBERO.
 """
 
 import json
@@ -22,8 +21,8 @@ LIBERO_PYTHON = os.environ.get("VLA_EVAL_LIBERO_PYTHON", "")
 ROOT = Path(__file__).parents[2]
 POINTS = "tests.environments.gym.vla_eval_points:PointBenchmark"
 LIBERO = "vla_eval.benchmarks.libero.benchmark:LIBEROBenchmark"
-LIBERO_PATH = os.environ.get("LIBERO_PATH", "")
 LIBERO_ARGUMENTS = {"suite": "libero_spatial", "send_state": True, "send_wrist_image": True}
+ON_CPU = {"MUJOCO_GL": "osmesa"}  # as the requests below say
 SEED = 77
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
@@ -31,8 +30,7 @@ needs_vla_eval = pytest.mark.skipif(
     not PYTHON, reason="vla-eval's interpreter is missing: make test-benchmarks makes it"
 )
 needs_libero = pytest.mark.skipif(
-    not LIBERO_PYTHON or not LIBERO_PATH,
-    reason="vla-eval's interpreter with LIBERO or a checkout is missing: make test-benchmarks LIBERO_PATH=...",
+    not LIBERO_PYTHON, reason="vla-eval's interpreter with LIBERO is missing: make test-benchmarks makes it"
 )
 
 
@@ -44,17 +42,6 @@ def plain_loop(python: str, variables: dict[str, str], request: dict[str, Any], 
     command = [python, str(Path(__file__).with_name("vla_eval_loop.py")), *files]
     subprocess.run(command, check=True, env={**os.environ, **variables}, capture_output=True)
     return dict(np.load(directory / "plain.npz"))
-
-
-def libero_variables(directory: Path) -> dict[str, str]:
-    """Return the variables with which LIBERO is found, and does not ask on the standard input where its files are."""
-    inside = Path(LIBERO_PATH, "libero", "libero").absolute()
-    parts = {"benchmark_root": ".", "bddl_files": "bddl_files", "init_states": "init_files", "assets": "assets"}
-    lines = [f"{name}: {inside / part}\n" for name, part in {**parts, "datasets": "../datasets"}.items()]
-    (directory / "config.yaml").write_text("".join(lines))
-    found = {"PYTHONPATH": LIBERO_PATH, "LIBERO_CONFIG_PATH": str(directory)}
-    # The class draws on the CPU, as the request below says.
-    return {**found, "MUJOCO_GL": "osmesa"}
 
 
 def assert_equal_episode(environment: Environment, episode: int, actions: np.ndarray, plain: dict[str, np.ndarray]):
@@ -104,9 +91,8 @@ def test_libero_runs_as_vla_evals_own_runner_runs_it_whatever_was_played_before(
         "seed": None,
         "render": "cpu",
     }
-    variables = libero_variables(tmp_path)
-    plain = plain_loop(LIBERO_PYTHON, variables, request, actions, tmp_path)
-    options = {"python": LIBERO_PYTHON, "environment_variables": variables, "make_kwargs": LIBERO_ARGUMENTS}
+    plain = plain_loop(LIBERO_PYTHON, ON_CPU, request, actions, tmp_path)
+    options = {"python": LIBERO_PYTHON, "environment_variables": ON_CPU, "make_kwargs": LIBERO_ARGUMENTS}
     environment = build(f"vla_eval:{LIBERO}", task=4, max_episode_length=len(actions), **options)
     environment.reset(torch.tensor([0]), [{"gym.seed": 1, "gym.episode_index": 2}])
     assert_equal_episode(environment, 7, actions, episodes_of(plain, 0))
@@ -119,20 +105,19 @@ def test_libero_runs_as_vla_evals_own_runner_runs_it_whatever_was_played_before(
 
 
 @needs_libero
-def test_libero_s_protocol_of_this_name_plays_what_vla_evals_own_runner_plays(tmp_path):
+def test_libero_s_protocol_of_this_name_plays_what_vla_evals_own_runner_plays(tmp_path, monkeypatch):
+    monkeypatch.delenv("LIBERO_PATH", raising=False)
     actions = np.random.default_rng(4).uniform(-1, 1, (30, 7)).astype(np.float32)
     request = {"class": LIBERO, "arguments": LIBERO_ARGUMENTS, "task": 4, "episodes": [0, 1, 2]}
-    variables = libero_variables(tmp_path)
     told = plain_loop(
-        LIBERO_PYTHON, variables, {**request, "keep": True, "seed": None, "render": "cpu"}, actions, tmp_path
+        LIBERO_PYTHON, ON_CPU, {**request, "keep": True, "seed": None, "render": "cpu"}, actions, tmp_path
     )
     environment = build(
         "libero:libero_spatial/4",
         python=LIBERO_PYTHON,
-        libero_path=LIBERO_PATH,
         protocol="vla_eval",
         enable_cameras=True,
-        environment_variables={"MUJOCO_GL": "osmesa"},
+        environment_variables=ON_CPU,
     )
     for episode in (2, 0, 1):
         plain = episodes_of(told, episode)

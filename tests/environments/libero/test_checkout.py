@@ -1,10 +1,14 @@
 """A checkout of LIBERO and its assets."""
 
+from pathlib import Path
+
+import mujoco
 import pytest
 
 from isaaclab_arena.environments.libero import LiberoCheckout, missing_assets
 from isaaclab_arena.errors import ConfigError
 from tests.environments.libero.checkouts import SUITES, list_suites
+from tests.environments.libero.libero_plus_stand_ins import stand_in
 
 # A checkout of LIBERO says which suites and tasks there are, and where the files of a task lie.
 
@@ -92,6 +96,8 @@ FILES = {
     "assets/textures/oak.png": "",
     "assets/scenes/table_of_marble.xml": "<mujoco/>",
     "assets/new_objects/clock/MJCF/clock.xml": "<mujoco/>",
+    "assets/custom/red_sticker/red_sticker.xml": "<mujoco/>",
+    "assets/scanned/red_sticker/red_sticker.xml": "<mujoco/>",
     "envs/problems/tabletop.py": """
 class LIBERO_Tabletop(Domain):
     settings = {"scene_xml": "scenes/table.xml", "floor_style": "wood"}
@@ -102,6 +108,9 @@ class LIBERO_Tabletop_of_Marble(LIBERO_Tabletop):
     "envs/objects/custom.py": """
 class AlarmClock_1(Custom):
     path = os.path.join(root, f"assets/new_objects/clock/MJCF/clock.xml")
+
+class RedSticker(Custom):
+    path = str(pathlib.Path(get_libero_path("assets")) / "custom" / "red_sticker" / "red_sticker.xml")
 """,
     "envs/arenas/style.py": 'FLOOR_STYLE = {"wood": "oak.png", "stone": "stone.png"}',
 }
@@ -114,7 +123,7 @@ NEEDED = [
     "textures/oak.png",
 ]
 CHANGED = """(define (problem LIBERO_tabletop_of_marble) (:fixtures main_table - table)
-  (:objects alarm_clock__1_1 - alarm_clock__1))"""
+  (:objects alarm_clock__1_1 - alarm_clock__1 red_sticker_1 - red_sticker))"""
 
 
 @pytest.fixture
@@ -126,19 +135,35 @@ def inside(tmp_path):
 
 
 def test_a_whole_checkout_lacks_nothing_and_what_no_task_needs_does_not_count(inside):
-    assert missing_assets(inside, DESCRIPTION) == []
+    assert missing_assets(inside, inside / "assets", DESCRIPTION) == []
 
 
 @pytest.mark.parametrize("ending", NEEDED)
 def test_each_file_that_the_task_needs_is_missed(inside, ending):
     [name] = [name for name in FILES if name.endswith(ending)]
     (inside / name).unlink()
-    assert [path.name for path in missing_assets(inside, DESCRIPTION)] == [(inside / name).name]
+    assert [path.name for path in missing_assets(inside, inside / "assets", DESCRIPTION)] == [(inside / name).name]
 
 
 def test_classes_of_libero_plus_name_their_models_and_inherit_styles_and_other_classes_do_not_count(inside):
-    assert missing_assets(inside, CHANGED) == []
-    needed = ["assets/new_objects/clock/MJCF/clock.xml", "assets/scenes/table_of_marble.xml", "assets/textures/oak.png"]
+    assert missing_assets(inside, inside / "assets", CHANGED) == []
+    needed = [
+        "assets/custom/red_sticker/red_sticker.xml",
+        "assets/new_objects/clock/MJCF/clock.xml",
+        "assets/scenes/table_of_marble.xml",
+        "assets/textures/oak.png",
+    ]
     for name in (*needed, "assets/scenes/table.xml"):
         (inside / name).unlink()
-    assert missing_assets(inside, CHANGED) == [inside / name for name in needed]
+    assert missing_assets(inside, inside / "assets", CHANGED) == [inside / name for name in needed]
+
+
+def test_what_stands_in_for_liberoplus_is_the_scene_that_one_was_made_from_and_a_box_for_an_object(tmp_path):
+    (tmp_path / "scenes").mkdir()
+    (tmp_path / "scenes" / "libero_study_base_style.xml").write_text('<mujoco file="../wall.png"/>')
+    scene = stand_in(Path("scenes/lights/study_light_7.xml"), tmp_path)
+    assert scene == b'<mujoco file="../../wall.png"/>'
+    model = mujoco.MjModel.from_xml_string(stand_in(Path("new_objects/clock/clock.xml"), tmp_path).decode())
+    assert model.ngeom == 1
+    with pytest.raises(ValueError, match="nothing can stand in for it"):
+        stand_in(Path("scenes/cave.xml"), tmp_path)

@@ -1,13 +1,11 @@
-"""LIBERO itself, in an interpreter of its own: what a worker makes of a checkout is what a plain loop there gives."""
-
-from pathlib import Path
+"""LIBERO itself, in an interpreter of its own: what a worker makes of it is what a plain loop there gives."""
 
 import numpy as np
 import pytest
 
-from isaaclab_arena.environments.libero import LiberoCheckout
+from tests.environments.libero.installed import LIBERO, files_of
 from tests.outsiders import test_libero
-from tests.outsiders.test_libero import CAMERAS, CHECKOUT, NUM_STEPS, in_its_interpreter
+from tests.outsiders.test_libero import CAMERAS, NUM_STEPS, in_its_interpreter
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 
@@ -23,11 +21,8 @@ def test_the_simulator_s_own_numbers_and_every_picture_are_those_of_a_plain_loop
     request = {"suite": suite, "task": int(index), **start, "wait_steps": 10, "camera_size": 128}
     asked = {"actions": str(tmp_path / "actions.npy")}
     expected = in_its_interpreter("libero_reference.py", tmp_path, {**request, **asked})
-    found = LiberoCheckout(Path(CHECKOUT)).task(task)
     settings = {
-        "package_directory": str(Path(CHECKOUT, "libero")),
-        "bddl_file": str(found.bddl_file),
-        "init_states_file": str(found.init_states_file),
+        **files_of(task),
         "cameras": [name.replace("_image", "") for name in CAMERAS],
         "camera_size": 128,
         "picture_size": None,
@@ -52,15 +47,9 @@ def test_the_simulator_s_own_numbers_and_every_picture_are_those_of_a_plain_loop
 @pytest.mark.parametrize("task", ["libero_spatial/0", "libero_spatial/4", "libero_goal/0"])
 def test_fixtures_stand_where_openpi_has_them_whatever_was_played_before(task, tmp_path):
     suite, _, index = task.partition("/")
-    found = LiberoCheckout(Path(CHECKOUT)).task(task)
     plain = {"suite": suite, "task": int(index), "seed": 7, "wait_steps": 1, "camera_size": 0}
     expected = in_its_interpreter("libero_reference.py", tmp_path, {**plain, "num_resets": 50})
-    ours = {
-        "package_directory": str(Path(CHECKOUT, "libero")),
-        "bddl_file": str(found.bddl_file),
-        "init_states_file": str(found.init_states_file),
-        "order": [49, *np.random.default_rng(0).permutation(50).tolist(), 0, 49],
-    }
+    ours = {**files_of(task), "order": [49, *np.random.default_rng(0).permutation(50).tolist(), 0, 49]}
     played = in_its_interpreter("libero_played.py", tmp_path, ours)
     for name in ("positions", "orientations"):
         assert np.array_equal(played[name], expected[name][ours["order"]]), name
@@ -68,19 +57,13 @@ def test_fixtures_stand_where_openpi_has_them_whatever_was_played_before(task, t
 
 
 def test_the_five_suites_have_130_tasks():
-    suites = LiberoCheckout(Path(CHECKOUT)).suites
-    assert sum(len(suites[name]) for name in SUITES) == 130
+    assert sum(len(LIBERO.suites[name]) for name in SUITES) == 130
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suite", SUITES)
 def test_every_task_is_made_and_steps(suite, tmp_path):
-    checkout = LiberoCheckout(Path(CHECKOUT))
-    tasks = [checkout.task(f"{suite}/{index}") for index in range(len(checkout.suites[suite]))]
-    files = {
-        task.name: {"bddl_file": str(task.bddl_file), "init_states_file": str(task.init_states_file)} for task in tasks
-    }
-    settings = {"package_directory": str(checkout.package_directory)}
-    observed = in_its_interpreter("libero_all_tasks.py", tmp_path, {"tasks": files, "settings": settings})
+    files = {name: files_of(f"{suite}/{name}") for name in LIBERO.suites[suite]}
+    observed = in_its_interpreter("libero_all_tasks.py", tmp_path, {"tasks": files})
     assert list(observed) == list(files)
     assert all(np.isfinite(values).all() for values in observed.values())

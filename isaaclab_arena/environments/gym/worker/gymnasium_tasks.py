@@ -8,6 +8,8 @@ import difflib
 import functools
 import importlib
 import importlib.util
+import io
+import itertools
 import json
 import math
 import os
@@ -322,7 +324,7 @@ class RobosuiteCameras:
         return draw_if_wanted
 
 
-# Read LIBERO's initial states from the files that torch wrote, without torch and without unpickling them.
+# Read LIBERO's initial states, without torch and without unpickling them.
 
 MAX_BYTES = 1 << 28  # larger files are refused; LIBERO's own have 45 kB
 
@@ -343,12 +345,27 @@ class InitStatesError(ValueError):
 
 def read_init_states(path: str) -> np.ndarray:
     """Return a task's initial states (num_states, state_dim), float64; InitStatesError for any other content."""
-    # The file is a pickle, which torch puts into an archive.
+    try:
+        found = _read_array(path)
+    except Exception as error:  # a hostile file breaks readers of archives in many ways
+        what = str(error) if isinstance(error, (ValueError, TypeError)) else "it is torn, or of another kind"
+        message = f"'{path}' holds no array of initial states: {what}; fetch the file again"
+        raise InitStatesError(message) from error
+    states = np.atleast_2d(found).astype(np.float64)
+    if states.ndim != 2 or 0 in states.shape or not np.isfinite(states).all():
+        raise InitStatesError(f"'{path}' holds an array of shape {states.shape} or with NaN, and no initial states")
+    return states
+
+
+def _read_array(path: str) -> np.ndarray:
+    """Return the array of numbers in torch's archive or bare pickle, or in NumPy's archive, as pip's package has."""
+    is_pickle = not path.endswith(".npz")
+    wanted = _PICKLED if is_pickle else "states.npy"
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            parts = [each for each in archive.infolist() if each.filename.rpartition("/")[2] == _PICKLED]
+            parts = [each for each in archive.infolist() if each.filename.rpartition("/")[2] == wanted]
             if len(parts) != 1 or parts[0].file_size > MAX_BYTES:
-                raise InitStatesError(f"'{path}' is an archive without one {_PICKLED} of at most {MAX_BYTES} bytes")
+                raise ValueError(f"it is an archive without one {wanted} of at most {MAX_BYTES} bytes")
             data = archive.read(parts[0])
     else:
         with pathlib.Path(path).open("rb") as stream:
@@ -356,16 +373,10 @@ def read_init_states(path: str) -> np.ndarray:
 
     # A pickle is a list of instructions: only those that describe an array of numbers are followed, and none is
     # executed.
-    try:
-        found = _array(data)
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        what = str(error) if isinstance(error, (ValueError, TypeError)) else "it is no pickle, or a torn one"
-        message = f"'{path}' holds no array of initial states: {what}; fetch the file again"
-        raise InitStatesError(message) from error
-    states = np.atleast_2d(found).astype(np.float64)
-    if states.ndim != 2 or 0 in states.shape or not np.isfinite(states).all():
-        raise InitStatesError(f"'{path}' holds an array of shape {states.shape} or with NaN, and no initial states")
-    return states
+    found = _array(data) if is_pickle else np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    if found.dtype.kind not in "fiu":
+        raise ValueError(f"it holds {found.dtype}, and no numbers")
+    return found
 
 
 def _parts(data: bytes) -> list[typing.Any]:
@@ -401,8 +412,6 @@ def _array(data: bytes) -> np.ndarray:
     is_text, number_type = parts[3] == "_codecs encode", parts.index("numpy dtype")
     shape = parts[7 if is_text else 5 : number_type]
     dtype = np.dtype(str(parts[number_type + 1]))
-    if dtype.kind not in "fiu":
-        raise ValueError(f"it holds {dtype}, and no numbers")
     if parts[number_type + 5] == ">":
         dtype = dtype.newbyteorder(">")
     in_fortran_order, *written = parts[number_type + 12 :]
@@ -452,8 +461,8 @@ class ResetSequence:
 
 ROBOSUITE = "1.4."  # the versions of robosuite that LIBERO's code works with begin like this
 
-PACKAGES = ("bddl", "cloudpickle", "easydict", "gym", "matplotlib", "mujoco")
-"""The packages that LIBERO's environments import beside robosuite; LIBERO-plus's wrapper imports more."""
+PACKAGES = ("bddl", "cloudpickle", "easydict", "matplotlib", "mujoco")
+"""The packages that LIBERO's environments import beside robosuite; LIBERO itself imports gym, and LIBERO-plus more."""
 
 HOLD = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)  # the action while objects come to rest: no motion, with the gripper open
 
@@ -474,11 +483,12 @@ class Libero:
     def find(_name: str, make_kwargs: dict) -> dict[str, object]:
         """Return the module that determines the tasks' behaviour; ImportError if a package is missing or another."""
         # The checkout determines the tasks.
-        wrapper = pathlib.Path(make_kwargs["package_directory"], "libero", "envs", "env_wrapper.py")
+        envs = pathlib.Path(make_kwargs["package_directory"], "libero", "envs")
 
-        # The packages that the wrapper imports at its top level are needed, except LIBERO's own.
+        # The packages that these files import at their top level are needed, except LIBERO's own.
         imported: list[str] = []
-        for statement in ast.parse(wrapper.read_text()).body:
+        wrappers = [path for path in (envs / "env_wrapper.py", envs / "venv.py") if path.is_file()]
+        for statement in itertools.chain(*(ast.parse(path.read_text()).body for path in wrappers)):
             if isinstance(statement, ast.Import):
                 imported += [each.name for each in statement.names]
             elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
@@ -511,16 +521,19 @@ class Libero:
         outer = types.ModuleType("libero")
         outer.__path__ = [directory]
         sys.modules["libero"] = outer
-        # LIBERO asks on standard input for the paths of its files, unless a config file has them.
+        # LIBERO's first import asks on standard input for the paths of its files, unless a config file has them.
         with tempfile.TemporaryDirectory() as answers:
             inside = pathlib.Path(directory, "libero")
-            parts = {"benchmark_root": ".", "bddl_files": "bddl_files", "init_states": "init_files", "assets": "assets"}
-            lines = [f"{key}: {json.dumps(str(inside / part))}" for key, part in parts.items()]
-            lines.append(f"datasets: {json.dumps(str(inside.with_name('datasets')))}")
-            pathlib.Path(answers, "config.yaml").write_text("\n".join(lines))
+            parts = {"benchmark_root": "", "bddl_files": "bddl_files", "init_states": "init_files"}
+            paths = {key: str(inside / part) for key, part in parts.items()}
+            paths |= {"assets": make_kwargs["assets_directory"], "datasets": str(inside.with_name("datasets"))}
+            pathlib.Path(answers, "config.yaml").write_text(json.dumps(paths))
             os.environ["LIBERO_CONFIG_PATH"] = answers
-            envs = importlib.import_module("libero.libero.envs")
-            importlib.import_module("libero.libero.envs.env_wrapper")
+            libero: typing.Any = importlib.import_module("libero.libero")
+        # Later it looks for the file again, at each reset.
+        libero.get_libero_path = paths.__getitem__
+        envs = importlib.import_module("libero.libero.envs")
+        importlib.import_module("libero.libero.envs.env_wrapper")
 
         cameras, size = list(make_kwargs["cameras"]), make_kwargs["camera_size"]
         task = envs.env_wrapper.ControlEnv(

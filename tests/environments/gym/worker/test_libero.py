@@ -1,5 +1,6 @@
 """LIBERO's tasks in a worker."""
 
+import io
 import math
 import os
 import pickle
@@ -11,6 +12,7 @@ import pytest
 
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import (
     GRIPPERS,
+    MAX_BYTES,
     InitStatesError,
     LiberoTask,
     axis_angle,
@@ -221,15 +223,51 @@ def test_anything_but_an_array_of_states_is_refused(tmp_path, content):
         read(tmp_path, content)
 
 
+def packaged(states: Any, name: str = "states") -> bytes:
+    """Return the content of a file of initial states as pip's package has it."""
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **{name: states})
+    return stream.getvalue()
+
+
+def headed(shape: str) -> bytes:
+    """Return an array's file whose header promises a shape that does not follow."""
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
+TORN = [b"", b"hello", b"no pickle at all", pickle.dumps(INIT_STATES)[:60], b"PK\x03\x04 torn"]
+
+
 @pytest.mark.parametrize(
-    "content",
+    ("name", "content"),
     [
-        *(b"", b"hello", b"no pickle at all", pickle.dumps(INIT_STATES)[:60], b"PK\x03\x04 torn"),
+        *(("states", content) for content in TORN),
         # State for what is no call, and for a call that is not there.
-        *(b"\x80\x02NNb.", b"\x80\x02b.", b"\x80\x02cos\nmkdir\nNb."),
+        *(("states", content) for content in (b"\x80\x02NNb.", b"\x80\x02b.", b"\x80\x02cos\nmkdir\nNb.")),
+        *(("states.npz", content) for content in (*TORN, packaged(INIT_STATES)[:-40], headed("(4, 3)"))),
+        # Compressed data that is damaged inside an archive that is not.
+        ("states.npz", packaged(INIT_STATES).replace(packaged(INIT_STATES)[80:90], b"x" * 10)),
+        # Arrays of objects, of text and of complex numbers, and none of the name.
+        *(("states.npz", packaged(np.array(each))) for each in ([{}], ["a"], [1j])),
+        ("states.npz", packaged(INIT_STATES, "others")),
+        # Headers that ask for much memory, and for much work.
+        *(("states.npz", headed(shape)) for shape in ("(9000000000, 90000)", "(" * 90, "-" * 9000 + "1")),
     ],
 )
-def test_a_torn_file_is_refused(tmp_path, content):
-    (tmp_path / "states").write_bytes(content)
+def test_a_torn_or_hostile_file_is_refused(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(InitStatesError, match="fetch the file again"):
-        read_init_states(str(tmp_path / "states"))
+        read_init_states(str(tmp_path / name))
+
+
+def test_states_of_pips_package_are_read_bit_for_bit_up_to_a_size(tmp_path):
+    content = packaged(INIT_STATES)
+    (tmp_path / "states.npz").write_bytes(content)
+    assert np.array_equal(read_init_states(str(tmp_path / "states.npz")), INIT_STATES)
+    # The archive's table says how large a file becomes.
+    size = content.rindex(b"PK\x01\x02") + 24
+    too_large = (MAX_BYTES + 1).to_bytes(4, "little")
+    (tmp_path / "states.npz").write_bytes(content[:size] + too_large + content[size + 4 :])
+    with pytest.raises(InitStatesError, match=f"of at most {MAX_BYTES} bytes"):
+        read_init_states(str(tmp_path / "states.npz"))
