@@ -262,7 +262,7 @@ def write_lerobot_dataset(
                 has = f"holds {found.dtype}, and no pictures"
             else:
                 continue
-            message = f"{episode.name}: '{path}' {has}, and not {due} as in the first episode"
+            message = f"{episode.name}: '{path}' {has}, expected {due} as in the first episode"
             raise ConfigError(message, key=DATASET_OPTION)
     fps = options.fps or frames_per_second(episodes)
 

@@ -212,7 +212,7 @@ def test_an_exported_network_acts_without_a_configuration_and_is_scaled_as_its_t
     assert "on 4 numbers" in refused_environment(policy, Wide())
     assert "gives 2 actions" in refused_environment(policy_of(write_torchscript(tmp_path / "b.pt", 3, 2)))
     torch.jit.save(torch.jit.script(WithFlatMemory()), str(tmp_path / "flat.pt"))
-    assert "about 3 numbers" in refused_environment(policy_of(tmp_path / "flat.pt"))
+    assert "on 3 numbers" in refused_environment(policy_of(tmp_path / "flat.pt"))
     write_checkpoint(tmp_path, action_scaling="within_bounds")
     policy = policy_of(write_torchscript(tmp_path / "exported" / "policy.pt", 3, 3))
     action = policy.get_action(ScriptedEnvironment(2), {"policy": {"position": torch.tensor([[0.0] * 3, [9.0] * 3])}})

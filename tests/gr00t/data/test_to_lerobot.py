@@ -248,7 +248,11 @@ def test_a_recording_that_does_not_fit_is_refused_before_anything_is_written(tmp
 @pytest.mark.parametrize(
     ("more", "error", "says"),
     [
-        ({"actions": np.ones((3, 6), np.float32)}, ConfigError, r"dataset_b\.hdf5: demo_0: .*\(3, 6\); \(3, 8\)"),
+        (
+            {"actions": np.ones((3, 6), np.float32)},
+            ConfigError,
+            r"dataset_b\.hdf5: demo_0: .*\(3, 6\), expected \(3, 8\)",
+        ),
         ({"attributes": {"control_dt": 0.02}}, ConfigError, r"dataset_a.*0\.05 s, .*dataset_b.* of 0\.02 s"),
         ({"rewards": np.array([0, np.nan, 1], np.float32)}, StorageError, r"demo_0: 'next\.reward'"),
     ],

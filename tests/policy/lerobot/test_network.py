@@ -187,7 +187,7 @@ def test_a_memory_that_outgrows_what_a_server_takes_is_refused(tmp_path):
     actions_of(alone, LimbEnvironment(1), episodes(1))
     alone.close()
     with sharing(LeRobotPolicy.from_dict(options), options, num_ranks=1) as (policy,):
-        with pytest.raises(PolicyError, match=r"remembers more .* leave policy_server out"):
+        with pytest.raises(PolicyError, match=r"memory grows .* leave policy_server out"):
             actions_of(policy, LimbEnvironment(1), episodes(1))
         policy.close()
 
