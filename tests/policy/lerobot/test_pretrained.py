@@ -166,8 +166,8 @@ def test_statistics_in_numbers_that_cannot_be_read_are_refused(tmp_path):
 
 def test_features_without_any_statistics_are_told(tmp_path):
     before, after = check_statistics(normalised(saved(tmp_path), None, {}))
-    assert f"normalise {STATE}, " in before
-    assert "normalise action" in after
+    assert f"no statistics of {STATE}, " in before
+    assert "no statistics of action, " in after
 
 
 FRONT, STATE = "observation.images.front", "observation.state"
