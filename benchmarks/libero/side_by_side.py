@@ -101,8 +101,8 @@ libero_spatial 0, two cameras of {size} x {size} pixels drawn by OSMesa, one env
 of waiting and {steps} control steps; {rounds} of each harness count, in turn, after one that does not. CPU time is that
 of all processes of a harness. vla-eval runs its own orchestrator, runner, connection and server; LeRobot its own
 environment (commit {commit}) in Gymnasium's SyncVectorEnv, without its preparation of observations. Both draw every
-picture, whatever a policy looks at. Where a policy looks at every picture, what is saved is the pictures of the reset
-and of the waiting, and in the others the pictures without a reader. The last two columns are ratios of CPU time.
+picture, whatever a policy looks at. This package draws no picture of the reset and the waiting, and with chunks only
+those that the policy looks at. The last two columns are ratios of CPU time.
 {options.note}"""
     page.write(text, table)
 

@@ -44,7 +44,7 @@ _NOTHING_YET = {ledger.JobResultStatus.MISSING, ledger.JobResultStatus.SKIPPED}
 class StatusOptions:
     """Show how far a run, a watch or a training is: its jobs, ranks, rates so far, time left, and what is wrong.
 
-    Reads only files, while it goes on or afterwards, on its machine or another one that sees the directory. Exit code
+    Reads only files, during the run or afterwards, on its machine or another one that sees the directory. Exit code
     0 if nothing is wrong, 1 if something is.
     """
 

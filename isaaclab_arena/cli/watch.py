@@ -522,12 +522,12 @@ class Watch:
             fresh = curve.scores_of(points).get(chosen.step)
             if fresh is not None:
                 # Baselines did not choose it.
-                starts, known = (
+                starts, others = (
                     [(each.job, key) for each in own if not each.is_baseline for key in each.episodes.conditions]
                     for own in (points, self._points[chosen.step])
                 )
-                alike = len(starts) - len([start for start in starts if start not in {*known}])
-                best = curve.Best(chosen=chosen, fresh=fresh, alike=alike)
+                known = set(others)
+                best = curve.Best(chosen=chosen, fresh=fresh, alike=sum(start in known for start in starts))
                 write_text(self._directory / curve.BEST_FILE, json_text(best), overwrite=True)
         where = f"step {chosen.step}, {checkpoint.path} ({BEST_RULE})"
         self.say(f"the best is {where}: {chosen.in_words} in the episodes that selected it")
@@ -589,5 +589,5 @@ def main(argv: Sequence[str]) -> int:
     with suppress(KeyboardInterrupt):
         code = Watch(settings=options, evaluate=partial(run_checkpoint, options, document, others)).run()
     if code == INTERRUPTED:
-        _LOG.info("stopped; the same command goes on; isaaclab-arena status %s shows the results", options.directory)
+        _LOG.info("interrupted; the same command continues; see isaaclab-arena status %s", options.directory)
     return code

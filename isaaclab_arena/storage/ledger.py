@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shlex
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -89,6 +90,9 @@ def clear_unbegun(path: Path) -> None:
 # they exit, so no other run can begin while one of them may still write.
 
 
+_MOMENT_S = 0.05
+
+
 class RunLock(AbstractContextManager["RunLock"]):
     """The lock of one existing output directory, held by this process."""
 
@@ -101,8 +105,14 @@ class RunLock(AbstractContextManager["RunLock"]):
 
     def hold(self, *, alone: bool) -> Self:
         """Hold the lock alone, or share it with this run's ranks; either may follow. ConfigError if it is taken."""
+        mode = (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB
         try:
-            fcntl.flock(self.descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            # `is_in_use` holds the lock for a moment, so a second try decides.
+            try:
+                fcntl.flock(self.descriptor, mode)
+            except BlockingIOError:
+                time.sleep(_MOMENT_S)
+                fcntl.flock(self.descriptor, mode)
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 # The error is not from another run: this file system has no locks, and reports that in one of several

@@ -267,7 +267,7 @@ def run_loop(
 
 
 def _stopped(training: Training, progress: Progress, code: int) -> int:
-    """Log the last checkpoint and the command that goes on from it; return `code`."""
+    """Log the last checkpoint and the command that continues from it; return `code`."""
     if progress.is_writer:
         last = training.checkpoint(training.num_steps)
         command = f"isaaclab-arena resume {shlex.quote(str(last.parent))}"
