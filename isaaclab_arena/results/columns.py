@@ -328,7 +328,7 @@ JOBS: tuple[Column[evidence.JobEvidence], ...] = (
            "some", when=_REPEATED, show=Show.TRACKER),
     Column("saturated_action_share", "Float64", lambda job: job.saturated,
            "in a run with bounded actions: the [share of action entries at or beyond "
-           "bounds](#actions-at-their-bounds)", when=_SATURATED),
+           "bounds](#actions-out-of-range)", when=_SATURATED),
 )
 """The table of jobs. Its results are equal for any ranks, interruptions and moments, its timing is not. The columns of
 swept keys stand before those that only some runs have."""
@@ -433,7 +433,7 @@ EPISODES: tuple[Column[evidence.EpisodeEvidence], ...] = (
            "equal for episodes that [began and went alike](#episodes-that-repeat-conditions) under other "
            "seeds", when=_any(lambda job: any(each.start is not None for each in job.episodes))),
     Column("saturated_action_share", "Float64", lambda each: each.line.saturated_action_share,
-           "for bounded actions: the [share of action entries at or beyond bounds](#actions-at-their-bounds)",
+           "for bounded actions: the [share of action entries at or beyond bounds](#actions-out-of-range)",
            when=_any(lambda job: any(line.saturated_action_share is not None for line in job.log.lines))),
 )
 """The table of episodes, whose optional columns exist by the jobs of the run; conditions and metrics are JSON."""
