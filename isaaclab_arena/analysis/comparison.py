@@ -586,9 +586,22 @@ def reason_against(first: Arm, second: Arm, *, partial: bool, may_be_partial: bo
         if arm.num_missing and not partial:
             otherwise = ", or compare what there is with --partial" if may_be_partial else ""
             return f"{arm.label} has {arm.num_missing} of {arm.planned} episodes to go: {arm.way_to_finish}{otherwise}"
-        if not arm.measures_success:
-            return f"{arm.label} does not measure success"
+    unmeasured = [arm for arm in (first, second) if not arm.measures_success]
+    if len(unmeasured) == 1 or (unmeasured and first is second):
+        return f"{unmeasured[0].label} does not measure success"
+    if unmeasured:
+        return f"neither measures success{_returns_in_words(match(first, second, prefix_only=partial))}"
     return None
+
+
+def _returns_in_words(matched: MatchedEpisodes) -> str:
+    """Return in words the returns of pairs whose success is not measured, empty if they have none."""
+    one, other = matched.first.episode_return, matched.second.episode_return
+    found = mean_difference(one, other, statistics.draws_of(matched.conditions))
+    if found is None:
+        return ""
+    means = f"{found.first_mean:.4g} against {found.second_mean:.4g}, {found.in_words}"
+    return f"; mean return {means}, over {found.num_pairs} pairs (95 %; signed-rank p = {found.p_value:.2g})"
 
 
 def reason_without_pairs(matched: MatchedEpisodes) -> str:
