@@ -159,6 +159,8 @@ def _moved(key: str, value: Any) -> Iterator[tuple[str, Any, str] | Problem]:
     """Yield the values of a key of `ARENA_JOB_KEYS`, each with its path here and its place there; or a problem."""
     if key == "num_envs":
         yield "arena_env_args.num_envs", value, key
+    elif key in _TYPED and isinstance(value, str):
+        yield _TYPED[key][0], value, key
     elif not isinstance(value, Mapping):
         hint = f"; its key 'type' names the {key}" if key in _TYPED else ""
         yield Problem(f"{shown(value)} is not a mapping{hint}", key=key)

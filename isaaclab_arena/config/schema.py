@@ -422,6 +422,9 @@ _OF_THE_RUN = frozenset(
 )
 """Options of the command line that people look for among the keys of a job."""
 
+_OF_THE_POLICY = frozenset({"checkpoint", "checkpoint_path", "ckpt", "model_path", "pretrained", "weights"})
+"""Names by which people look for the file of a policy among the keys of a job."""
+
 
 def respelt(block: Mapping[str, Any], known: Collection[str]) -> tuple[dict[str, Any], list[Problem]]:
     """Return a block whose misspelt keys have the likely names, without other unknown keys; a problem for each."""
@@ -435,6 +438,8 @@ def respelt(block: Mapping[str, Any], known: Collection[str]) -> tuple[dict[str,
         hint = f"; an option of the environment is arena_env_args.{key}, one of the policy policy_config_dict.{key}"
         if key in _OF_THE_RUN:
             hint = f"; it is an option of the command line: --{key}"
+        elif key in _OF_THE_POLICY:
+            near, hint = [], f"; the policy's file is an option of the policy: policy_config_dict.{key}"
         elif near or "policy_type" not in known:
             hint = did_you_mean(key, known)
         problems.append(Problem(f"unknown key{hint}", key=key))

@@ -119,6 +119,7 @@ MISTAKES_IN_A_FILE = {
     "sweep": ({"sweep": {"object": ["can"]}}, "an option of the environment is arena_env_args.object"),
     "reference": ({"seed": "${variables.sed}"}, "cannot be resolved"),
     "environment": ({"arena_env_args": {"enviroment": "reach"}}, "is missing; 'enviroment' is no name of it"),
+    "checkpoint of a job": ({"checkpoint": "a.pt"}, "is an option of the policy: policy_config_dict.checkpoint"),
     "checkpoint": ({"policy_type": "rsl_rl", "policy_config_dict": {"ckpt": 1}}, "did you mean 'checkpoint_path'?"),
     "file": ({"policy_type": "mine.py:act"}, "names a file; write its module: mine:act"),
 }

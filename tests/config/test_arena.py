@@ -73,6 +73,11 @@ def test_a_run_becomes_a_job_whether_runs_are_a_list_or_a_mapping():
     assert of_mapping.num_episodes == 3
 
 
+def test_a_name_alone_stands_for_an_environment_or_a_policy_without_options():
+    [job] = jobs({"runs": {"a": {"environment": "reach", "policy": "scripted", "rollout_limit": {"num_episodes": 1}}}})
+    assert (job.environment, job.policy_type) == ("reach", "scripted")
+
+
 def test_what_is_shared_lies_under_every_run():
     first, second = jobs({"shared": RUN, "runs": {"a": None, "b": {"environment": {"object": "mug"}}}})
     assert (first.environment_args, second.environment_args) == ({"object": "can"}, {"object": "mug"})
@@ -153,10 +158,7 @@ def test_a_job_file_takes_no_overrides():
         ({"runs": {"a": [1]}}, "runs.a: [1] is not a mapping"),
         ({"runs": {"a": RUN}, "shared": [1]}, "shared: [1] is not a mapping"),
         ({"runs": {"a": RUN}, "jobs": []}, "jobs: unknown key"),
-        (
-            {"runs": {"a": {**RUN, "environment": "reach"}}},
-            "environment: \"reach\" is not a mapping; its key 'type' names",
-        ),
+        ({"runs": {"a": {**RUN, "environment": 3}}}, "environment: 3 is not a mapping; its key 'type' names"),
         ({"runs": {"a": RUN}, "shared": {"num_rebuilds": "x"}}, 'shared.num_rebuilds: "x" is not a whole number'),
         ({"runs": {"a": {**RUN, "num_episodes": 4}}}, "rollout_limit.num_episodes: is also given as num_episodes"),
         ({"runs": {"a": {**RUN, "rollout_limit": {"num_epsodes": 4}}}}, "unknown key; did you mean 'num_episodes'?"),
