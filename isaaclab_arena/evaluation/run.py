@@ -25,6 +25,7 @@ from isaaclab_arena.distributed import context as processes
 from isaaclab_arena.distributed import launch
 from isaaclab_arena.distributed.devices import set_up_torch
 from isaaclab_arena.distributed.ranks import Ranks, initialise
+from isaaclab_arena.environments.variations.senses import offered_variations
 from isaaclab_arena.errors import ArenaError, DiskUnusableError, StorageError
 from isaaclab_arena.evaluation import heartbeat, job_run, planning, process, queues, run_start
 from isaaclab_arena.evaluation.job import Job, check_saved_earlier, save_conditions
@@ -273,7 +274,7 @@ def show_variations(jobs: Sequence[Job]) -> None:
 
     def show(screen: Console) -> None:
         for job in jobs:
-            offered = job.builder.variations(job.environment_config)
+            offered = offered_variations(job.builder, job.environment_config)
             screen.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
             if not offered:
                 screen.print("  this environment has no variations")

@@ -21,6 +21,7 @@ from isaaclab_arena.distributed.devices import (
 )
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, LANGUAGE, enabled_variations
+from isaaclab_arena.environments.variations.senses import offered_variations
 from isaaclab_arena.errors import (
     ConfigError,
     EnvironmentBuildError,
@@ -367,7 +368,7 @@ class _Resolver:
         wanted = job.variations if chosen is None else chosen.variations
         if wanted or chosen is not None:
             key = [job.environment, job.environment_args]
-            offered = self._once("catalogue", key, lambda _: builder.variations(environment_config), job)
+            offered = self._once("catalogue", key, lambda _: offered_variations(builder, environment_config), job)
         if wanted and not offered:
             message = f"environment '{job.environment}' has no variations; leave them out"
             raise ConfigError(message, key="variations")
@@ -385,8 +386,11 @@ class _Resolver:
         needed = {variation.key for variation in offered if variation.is_drawn_anyway}
         known = needed.union(*({variation.key, *variation.companions} for variation in enabled))
         saved = tuple(map(conditions_from_json, chosen.episodes))
-        for index, episode in enumerate(saved if offered else ()):
-            wrong = [f"'{key}' is no condition of it{did_you_mean(key, known)}" for key in episode if key not in known]
+        # Only an environment with variations of its own says what its conditions are.
+        is_closed = any(not variation.between for variation in offered)
+        for index, episode in enumerate(saved):
+            unknown = [key for key in episode if is_closed and key not in known]
+            wrong = [f"'{key}' is no condition of it{did_you_mean(key, known)}" for key in unknown]
             wrong += [f"'{key}' is missing" for key in sorted(needed - episode.keys())]
             checked = {key: limits[key].problem_with(value) for key, value in episode.items() if key in limits}
             wrong += [f"'{key}' {problem}" for key, problem in checked.items() if problem is not None]
@@ -567,7 +571,7 @@ def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = Tru
     if taken:
         raise ConfigError("is a label that robustness sets", key=f"labels.{taken[0]}")
     [resolved] = resolve_jobs([job], may_import=may_import)
-    catalogue = resolved.builder.variations(resolved.environment_config)
+    catalogue = offered_variations(resolved.builder, resolved.environment_config)
     if not catalogue:
         message = f"environment '{job.environment}' has no variations, so nothing can be changed in it"
         raise ConfigError(message, key=ROBUSTNESS_KEY)

@@ -242,6 +242,7 @@ class Variation:
         enabled: Whether it is on.
         is_drawn_anyway: Whether every episode has it among its conditions, on or off.
         companions: Further keys that an episode's conditions may have because of it.
+        between: Whether it changes only what passes between the environment and its policy, and is applied there.
         changes: Returns its effect on a world's model, for the compiled `mujoco.MjModel` and the drawn value: field
             and entry to new value, see `isaaclab_arena.sim.backend.ModelChange`. None if the environment applies it.
     """
@@ -263,6 +264,7 @@ class Variation:
     enabled: bool = False
     is_drawn_anyway: bool = False
     companions: tuple[str, ...] = ()
+    between: bool = False
     changes: Callable[[Any, Any], Mapping[tuple[str, int], Any]] | None = field(default=None, compare=False, repr=False)
 
     @property

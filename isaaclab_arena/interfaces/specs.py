@@ -160,6 +160,16 @@ class PictureLayout:
         pictures = pictures[..., [0, 0, 0]] if self.num_channels == 1 else pictures[..., :3]
         return np.ascontiguousarray(pictures) if isinstance(pictures, np.ndarray) else pictures.contiguous()
 
+    def restored(self, colours: torch.Tensor, pictures: torch.Tensor) -> torch.Tensor:
+        """Return changed `colours` of `pictures` in their layout; grey is the first channel, opacity stays."""
+        if self.num_channels == 4:
+            colours = torch.cat((colours, pictures[..., 3:]), dim=-1)
+        elif self.num_channels == 1:
+            colours = colours[..., :1]
+        if self.channels == "none":
+            return colours[..., 0]
+        return colours.movedim(-1, -3) if self.channels == "first" else colours
+
 
 def picture_layout(shape: Sequence[int], dtype: torch.dtype | np.dtype) -> PictureLayout:
     """Return the layout of a picture; ValueError, without the camera's name, if it is none in bytes or is uncertain."""

@@ -364,7 +364,7 @@ class ArenaEnvironment(Environment):
     def _observation(self, moved: torch.Tensor) -> Observation:
         """Return the policies' observation; ``moved`` (num_envs,), bool, are env slots that began or made a step."""
         origin = None if self._varied is None else self._varied.base_shift
-        if self._varied is not None and not self._varied.delay.is_none:
+        if self._varied is not None and not self._varied.senses.delay.is_none:
             # A delayed picture is drawn now, before its reader can announce it.
             self.draw_pictures_of(None)
         if self._is_replayed and origin is None:
@@ -379,7 +379,7 @@ class ArenaEnvironment(Environment):
             observation[CAMERAS] = self._cameras.observe()
         if self._varied is None:
             return observation
-        return self._varied.delay.delayed(self._varied.disturbances.disturbed(observation, moved), moved)
+        return self._varied.senses.seen(observation, moved)
 
     def _memory(self) -> Mapping[str, torch.Tensor]:
         own = {"running": self._running, "length": self._length}
@@ -431,7 +431,7 @@ class TableEnvironment(ArenaEnvironment):
 
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         if self._varied is not None:
-            action = self._varied.noise.added(action, running)
+            action = self._varied.senses.noise.added(action, running)
         return self.action_mode.controls(self.backend, action)
 
     def _start_state(self, conditions: Conditions) -> StartState:

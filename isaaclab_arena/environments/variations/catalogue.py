@@ -11,7 +11,7 @@ import numpy as np
 
 from isaaclab_arena.environments.catalog import OBJECTS, ObjectAsset
 from isaaclab_arena.environments.mdp.task import Task
-from isaaclab_arena.environments.variations.overrides import DRAWN_WITH
+from isaaclab_arena.environments.variations.senses import sense_variations, uniform_variation
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
@@ -116,7 +116,6 @@ def pattern_pixels(pattern: int, coarseness: int) -> np.ndarray:
     return np.where(of_first[..., None], np.array(first), np.array(second)).astype(np.uint8)
 
 
-NO_COMPRESSION = 100  # the quality that stands for pictures that are not compressed at all
 MAX_DISTRACTORS = 6
 START_NOISE_RAD = 0.02  # of the draw of the robot's joints around home
 
@@ -150,7 +149,7 @@ def catalogue(model: mujoco.MjModel, task: Task, robot: Robot) -> tuple[Variatio
     if num_paraphrases > 0:
         words = "the task's paraphrase that the policy gets, from close to its own words to far from them"
         span, limits = (1, num_paraphrases), (0, num_paraphrases)
-        paraphrase = _variation("instruction", "paraphrase", "", words, span, limits, 0, integer=True)
+        paraphrase = uniform_variation("instruction", "paraphrase", "", words, span, limits, 0, integer=True)
         found.setdefault(paraphrase.key, paraphrase)
     return tuple(found.values())
 
@@ -227,28 +226,30 @@ def _starts(model: mujoco.MjModel, draws: Sequence[Conditions]) -> Iterator[Vari
             yield start
             if is_position:
                 words, span = f"added to {asset}.position along x and y", ((-0.02, -0.02), (0.02, 0.02))
-                shift = _variation(asset, "shift", "m", words, span, (-0.5, 0.5), (0.0, 0.0))
+                shift = uniform_variation(asset, "shift", "m", words, span, (-0.5, 0.5), (0.0, 0.0))
                 lowest, highest = _room(table, (low, high))
                 yield replace(shift, lowest=lowest, highest=highest, because=_ON_TABLE)
         if name == "yaw":
-            yield _variation(asset, "turn", "rad", f"added to {asset}.yaw", (-0.2, 0.2), (-math.pi, math.pi), 0.0)
+            yield uniform_variation(
+                asset, "turn", "rad", f"added to {asset}.yaw", (-0.2, 0.2), (-math.pi, math.pi), 0.0
+            )
 
 
 def _objects(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
     for name, body in object_bodies(model, task).items():
         mass = round(backend.body_mass(model, body), 6)
-        yield _variation(name, "mass", "kg", "mass", (mass / 2, 2 * mass), (1e-4, 100.0), mass)
+        yield uniform_variation(name, "mass", "kg", "mass", (mass / 2, 2 * mass), (1e-4, 100.0), mass)
         # The size of a primitive geom is a number of the model; meshes are not scalable.
         geoms = backend.body_geoms(model, body)
         if (model.geom_type[[*geoms]] != int(mujoco.mjtGeom.mjGEOM_MESH)).all():
             words = "factor on its lengths; the mass stays the same"
-            yield _variation(name, "size", "", words, (0.9, 1.1), (0.2, 3.0), 1.0)
+            yield uniform_variation(name, "size", "", words, (0.9, 1.1), (0.2, 3.0), 1.0)
         touching = [index for index in geoms if model.geom_contype[index] or model.geom_conaffinity[index]]
         if touching:
             friction = round(float(model.geom_friction[touching[0]][0]), 6)
             words = "coefficient of sliding friction in all its contacts"
             span = _cm(friction / 2), _cm(1.5 * friction)
-            yield _variation(name, "friction", "", words, span, (0.0, 10.0), friction)
+            yield uniform_variation(name, "friction", "", words, span, (0.0, 10.0), friction)
         if geoms:
             material = int(model.geom_matid[geoms[0]])
             rgb = (model.geom_rgba[geoms[0]] if material < 0 else model.mat_rgba[material]).tolist()[:3]
@@ -260,7 +261,7 @@ def _objects(model: mujoco.MjModel, task: Task) -> Iterator[Variation]:
             is_named_so = {"red", "green", "blue", "yellow"} & set(name.split("_"))
             nominal = () if is_named_so else tuple(map(float, rgb))
             words = "red, green and blue of its main surface"
-            yield _variation(name, "color", "", words, colours, (0.0, 1.0), nominal)
+            yield uniform_variation(name, "color", "", words, colours, (0.0, 1.0), nominal)
 
 
 def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
@@ -276,80 +277,48 @@ def _scene(model: mujoco.MjModel, robot: Robot, *, has_distractors: bool) -> Ite
         x, y, z = (float(value) for value in model.light_dir[0])
         directions = (_cm(x - 0.4), _cm(y - 0.4), _cm(z)), (_cm(x + 0.4), _cm(y + 0.4), _cm(z))
         words = "direction of sunlight; any length"
-        yield _variation("light", "direction", "", words, directions, (-10.0, 10.0), (x, y, z), is_direction=True)
-        yield _variation("light", "intensity", "", "factor on every light", (0.5, 1.5), (0.0, 5.0), 1.0)
+        yield uniform_variation(
+            "light", "direction", "", words, directions, (-10.0, 10.0), (x, y, z), is_direction=True
+        )
+        yield uniform_variation("light", "intensity", "", "factor on every light", (0.5, 1.5), (0.0, 5.0), 1.0)
         words = "factors on red, green and blue of every light"
-        yield _variation("light", "color", "", words, ((0.7,) * 3, (1.0,) * 3), (0.0, 5.0), (1.0,) * 3)
+        yield uniform_variation("light", "color", "", words, ((0.7,) * 3, (1.0,) * 3), (0.0, 5.0), (1.0,) * 3)
     nowhere = (0.0, 0.0, 0.0)
     for name in camera_assets(model):
         words = "offset from its nominal position, along the axes of its parent"
-        yield _variation(name, "position", "m", words, ((-0.02,) * 3, (0.02,) * 3), (-1.0, 1.0), nowhere)
+        yield uniform_variation(name, "position", "m", words, ((-0.02,) * 3, (0.02,) * 3), (-1.0, 1.0), nowhere)
         words, turn = "rotation vector about its own axes: right, up, backwards", (-math.pi, math.pi)
-        yield _variation(name, "rotation", "rad", words, ((-0.03,) * 3, (0.03,) * 3), turn, nowhere)
+        yield uniform_variation(name, "rotation", "rad", words, ((-0.03,) * 3, (0.03,) * 3), turn, nowhere)
 
     # The start of the robot's joints is drawn in `TableEnvironment.draw_conditions`.
     limits = robot.joint_low, robot.joint_high
     low, high = ([round(value + noise, 6) for value in robot.home] for noise in (-START_NOISE_RAD, START_NOISE_RAD))
     span = tuple(low), tuple(high)
     words, turn = "start of its joints; replaces the draw around home", (-2 * math.pi, 2 * math.pi)
-    joints = _variation("robot", "joint_position", "rad", words, span, turn, ())
+    joints = uniform_variation("robot", "joint_position", "rad", words, span, turn, ())
     low, high = _around(limits, span)
     yield replace(joints, is_drawn_anyway=True, lowest=low, highest=high, because=_ON_ROBOT)
     words, nowhere = "added to the start of its joints", (0.0,) * len(span[0])
     ends = tuple(-0.05 for _ in nowhere), tuple(0.05 for _ in nowhere)
-    shift = _variation("robot", "joint_shift", "rad", words, ends, (-math.pi, math.pi), nowhere)
+    shift = uniform_variation("robot", "joint_shift", "rad", words, ends, (-math.pi, math.pi), nowhere)
     low, high = _room(limits, span)
     yield replace(shift, lowest=low, highest=high, because=_ON_ROBOT)
 
     # A higher table is a lower base of the robot; see `VariedWorld`.
     words = "height of the table above the robot's base"
-    yield _variation("table", "height", "m", words, (-0.03, 0.03), (-0.3, 0.3), 0.0)
+    yield uniform_variation("table", "height", "m", words, (-0.03, 0.03), (-0.3, 0.3), 0.0)
     if has_distractors:
         words = "number of objects without a part in the task"
         poses = tuple(f"distractor_{n}.{what}" for n in range(1, MAX_DISTRACTORS + 1) for what in ("position", "yaw"))
-        count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), 0, integer=True)
+        count = uniform_variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), 0, integer=True)
         yield replace(count, companions=poses)
 
-    words = "standard deviation of the action noise, as a share of each action's range"
-    yield _variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0)
-    words, control_steps = "age of the observations", (0, 100)
-    yield _variation("observation", "delay", "control steps", words, (0, 3), control_steps, 0, integer=True)
-    words = "standard deviation of the noise on each observed number, in its own unit"
-    yield _variation("observation", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0)
-    if camera_assets(model):
-        words = "standard deviation of the noise on each colour"
-        yield _variation("picture", "noise", "of 255", words, (0.0, 10.0), (0.0, 255.0), 0.0)
-        words = "standard deviation of a Gaussian blur"
-        yield _variation("picture", "blur", "pixels", words, (0.0, 1.0), (0.0, 20.0), 0.0)
-        words = "light on the sensor: 1 is twice as much, -1 half"
-        yield _variation("picture", "exposure", "stops", words, (-1.0, 1.0), (-6.0, 6.0), 0.0)
-        words, best = f"quality of pictures that went through JPEG; {NO_COMPRESSION} for none that did", NO_COMPRESSION
-        yield _variation("picture", "jpeg_quality", "", words, (50, 95), (1, 100), float(best), integer=True)
+    yield from sense_variations(has_pictures=bool(camera_assets(model)))
     for asset, material in SURFACES.items():
         where = {"table": "table", "background": "floor around the table"}[asset]
         words = f"how much of another pattern, of {NUM_PATTERNS}, covers the {where}"
         if any(model.material(index).name == material for index in range(model.nmat)):
-            yield _variation(asset, "texture", f"of {WHOLE}", words, (1, WHOLE), (0, WHOLE), 0, integer=True)
-
-
-def _variation(
-    asset: str,
-    name: str,
-    unit: str,
-    description: str,
-    span: tuple[float, float] | tuple[tuple[float, ...], tuple[float, ...]],
-    limits: tuple[float, float],
-    nominal: float | tuple[float, ...],
-    **more: Any,
-) -> Variation:
-    """Return a uniform variation of one number, or of as many as its ends have."""
-    low, high, unchanged = (end if isinstance(end, tuple) else (float(end),) for end in (*span, nominal))
-    more |= {"minimum": limits[0], "maximum": limits[1], "sizes": (len(low),), "nominal": unchanged}
-    variation = Variation(
-        asset=asset, name=name, unit=unit, description=description, sampler=Sampler(low=low, high=high), **more
-    )
-    drawn_with = DRAWN_WITH.get(variation.key)
-    return variation if drawn_with is None else replace(variation, companions=(drawn_with,))
+            yield uniform_variation(asset, "texture", f"of {WHOLE}", words, (1, WHOLE), (0, WHOLE), 0, integer=True)
 
 
 def _cm(value: float) -> float:

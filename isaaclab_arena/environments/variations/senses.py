@@ -1,0 +1,600 @@
+"""Changes between an environment and its policy: noise on actions, late, noisy and disturbed observations."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from isaaclab_arena.distributed.devices import on_device
+from isaaclab_arena.environments.variations.overrides import DRAWN_WITH, SEEDS
+from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.environment_builder import (
+    Background,
+    EnvironmentBuilder,
+    EnvironmentWrapper,
+    Sampler,
+    Variation,
+    background_of,
+)
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number
+from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, Pictures, picture_layout
+
+# The variations, for any environment.
+
+NO_COMPRESSION = 100  # the quality that stands for pictures that are not compressed at all
+
+
+def uniform_variation(
+    asset: str,
+    name: str,
+    unit: str,
+    description: str,
+    span: tuple[float, float] | tuple[tuple[float, ...], tuple[float, ...]],
+    limits: tuple[float, float],
+    nominal: float | tuple[float, ...],
+    **more: Any,
+) -> Variation:
+    """Return a uniform variation of one number, or of as many as its ends have."""
+    low, high, unchanged = (end if isinstance(end, tuple) else (float(end),) for end in (*span, nominal))
+    more |= {"minimum": limits[0], "maximum": limits[1], "sizes": (len(low),), "nominal": unchanged}
+    variation = Variation(
+        asset=asset, name=name, unit=unit, description=description, sampler=Sampler(low=low, high=high), **more
+    )
+    drawn_with = DRAWN_WITH.get(variation.key)
+    return variation if drawn_with is None else replace(variation, companions=(drawn_with,))
+
+
+def sense_variations(*, has_pictures: bool) -> Iterator[Variation]:
+    """Yield the variations of actions, observations and pictures, which need nothing of an environment's inside."""
+    words = "standard deviation of the action noise, as a share of each action's range"
+    yield uniform_variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0)
+    words, control_steps = "age of the observations", (0, 100)
+    yield uniform_variation("observation", "delay", "control steps", words, (0, 3), control_steps, 0, integer=True)
+    words = "standard deviation of the noise on each observed number, in its own unit"
+    yield uniform_variation("observation", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0)
+    if has_pictures:
+        words = "standard deviation of the noise on each colour"
+        yield uniform_variation("picture", "noise", "of 255", words, (0.0, 10.0), (0.0, 255.0), 0.0)
+        words = "standard deviation of a Gaussian blur"
+        yield uniform_variation("picture", "blur", "pixels", words, (0.0, 1.0), (0.0, 20.0), 0.0)
+        words = "light on the sensor: 1 is twice as much, -1 half"
+        yield uniform_variation("picture", "exposure", "stops", words, (-1.0, 1.0), (-6.0, 6.0), 0.0)
+        words, best = f"quality of pictures that went through JPEG; {NO_COMPRESSION} for none that did", NO_COMPRESSION
+        yield uniform_variation("picture", "jpeg_quality", "", words, (50, 95), (1, 100), float(best), integer=True)
+
+
+def offered_variations(builder: EnvironmentBuilder, config: Any) -> tuple[Variation, ...]:
+    """Return the variations of an environment: its own, and those between it and its policy that it does not make."""
+    own = builder.variations(config)
+    known = {each.key for each in own}
+    between = [each for each in sense_variations(has_pictures=not own) if each.key not in known]
+    return (*own, *(replace(each, between=True) for each in between))
+
+
+def drawn(variations: Sequence[Variation], conditions: Conditions, episode: Episode) -> dict[str, ConditionValue]:
+    """Return an episode's conditions with the values of variations, each from a stream of its own."""
+    varied: dict[str, ConditionValue] = dict(conditions)
+    for variation in variations:
+        stream = episode.variation_generator(variation.key)
+        value, before = variation.draw(stream, episode.episode_index), varied.get(variation.key)
+        if isinstance(value, tuple) and isinstance(before, tuple) and len(value) < len(before):
+            # A position without a height keeps the task's height.
+            value = (*value, *before[len(value) :])
+        varied[variation.key] = value
+        if variation.key in SEEDS:
+            varied[SEEDS[variation.key]] = episode.noise_seed
+    return varied
+
+
+# Show pictures as they are after JPEG: the loss of quantisation, in exact arithmetic, without a file.
+#
+# Packing the quantised numbers into bytes loses nothing, so it is left out. Whole numbers below 2**53 are exact as
+# float64 in any order of summation. So the pixels are the same on every machine and device and beside any other
+# pictures, and the number of operations of a step does not depend on the number of pictures.
+
+_SIDE = 8
+_BITS = 13
+_LUMINANCE = (
+    *(16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56, 14, 17, 22, 29),
+    *(51, 87, 80, 62, 18, 22, 37, 56, 68, 109, 103, 77, 24, 35, 55, 64, 81, 104, 113, 92, 49, 64, 78, 87, 103, 121),
+    *(120, 101, 72, 92, 95, 98, 112, 100, 103, 99),
+)
+_CHROMINANCE = (
+    *(17, 18, 24, 47, 99, 99, 99, 99, 18, 21, 26, 66, 99, 99, 99, 99, 24, 26, 56, 99, 99, 99, 99, 99, 47, 66, 99, 99),
+    *(99, 99, 99, 99, *(99,) * 32),
+)
+_HALF = 1 << 15
+_TO_Y = (19595, 38470, 7471)
+_TO_CB = (-11059, -21709, 32768)
+_TO_CR = (32768, -27439, -5329)
+_CR_TO_RED, _CB_TO_GREEN, _CR_TO_GREEN, _CB_TO_BLUE = 91881, 22554, 46802, 116130
+
+
+def quantisation_tables(quality: int) -> np.ndarray:
+    """Return JPEG's quantisation steps of luminance and chrominance. Shape: (2, 8, 8), float64 whole numbers."""
+    # The quality, 1 to 100, scales the standard's tables as libjpeg does.
+    scale = 5000 // quality if quality < 50 else 200 - 2 * quality
+    base = np.array([_LUMINANCE, _CHROMINANCE]).reshape(2, _SIDE, _SIDE)
+    return np.clip((base * scale + 50) // 100, 1, 255).astype(np.float64)
+
+
+def compressed_pictures(pictures: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
+    """Return pictures (n, height, width, 3), uint8, after JPEG with ``tables`` (n, 2, 8, 8), float64."""
+    height, width = pictures.shape[1:3]
+    # Whole blocks of colour are needed, so the last line and column repeat.
+    for side in (1, 2):
+        length = pictures.shape[side]
+        places = torch.arange(-(-length // (2 * _SIDE)) * 2 * _SIDE, device=pictures.device).clamp(max=length - 1)
+        pictures = pictures.index_select(side, places)
+    red, green, blue = pictures.to(torch.int64).unbind(-1)
+    # One bit less than a half, as in libjpeg, keeps white from becoming 256.
+    middle = (128 << 16) + _HALF - 1
+    luminance, *chrominance = (
+        (weights[0] * red + weights[1] * green + weights[2] * blue + more) >> 16
+        for weights, more in ((_TO_Y, _HALF), (_TO_CB, middle), (_TO_CR, middle))
+    )
+    brightness = _quantised(luminance, tables[:, 0])
+
+    # Colour has half the resolution, as in cameras and datasets.
+    colours = []
+    for plane in chrominance:
+        # Means of 2 x 2 pixels round halves down and up in turn.
+        total = plane[:, ::2, ::2] + plane[:, ::2, 1::2] + plane[:, 1::2, ::2] + plane[:, 1::2, 1::2]
+        bias = 1 + torch.arange(total.shape[2], device=plane.device) % 2
+        colour = _quantised((total + bias) >> 2, tables[:, 1])
+        # Twice the size: three parts of the nearest and one of the next pixel, along both sides. An edge pixel is its
+        # own neighbour. The sums are rounded after the second side.
+        for side, more, shift in ((1, (0, 0), 0), (2, (8, 7), 4)):
+            places = torch.arange(colour.shape[side], device=colour.device)
+            before = colour.index_select(side, (places - 1).clamp(min=0))
+            after = colour.index_select(side, (places + 1).clamp(max=colour.shape[side] - 1))
+            both = (3 * colour + before + more[0]) >> shift, (3 * colour + after + more[1]) >> shift
+            colour = torch.stack(both, dim=side + 1).flatten(side, side + 1)
+        colours.append(colour - 128)
+
+    bluish, reddish = colours
+    shown = torch.stack(
+        (
+            brightness + ((_CR_TO_RED * reddish + _HALF) >> 16),
+            brightness + ((-_CB_TO_GREEN * bluish - _CR_TO_GREEN * reddish + _HALF) >> 16),
+            brightness + ((_CB_TO_BLUE * bluish + _HALF) >> 16),
+        ),
+        dim=-1,
+    )
+    return shown[:, :height, :width].clamp(0, 255).to(torch.uint8)
+
+
+def _quantised(plane: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """Round each frequency of 8 x 8 blocks of a plane (n, height, width), int64, to ``steps`` (n, 8, 8)."""
+    # The matrix of the cosine transform of 8 numbers, times 2**13, rounded.
+    frequency, place = np.arange(_SIDE)[:, None], np.arange(_SIDE)[None]
+    scale = np.where(frequency == 0, np.sqrt(1 / _SIDE), np.sqrt(2 / _SIDE))
+    rounded = np.rint(2**_BITS * scale * np.cos((2 * place + 1) * frequency * np.pi / (2 * _SIDE)))
+    cosines = torch.from_numpy(rounded).to(plane.device)
+
+    num, height, width = plane.shape
+    blocks = plane.reshape(num, height // _SIDE, _SIDE, width // _SIDE, _SIDE).transpose(2, 3).to(torch.float64) - 128.0
+    steps = steps[:, None, None]
+    kept = (cosines @ blocks @ cosines.T / (4.0**_BITS * steps)).round() * steps
+    back = ((cosines.T @ kept @ cosines) / 4.0**_BITS).round() + 128.0
+    return back.clamp(0, 255).to(torch.int64).transpose(2, 3).reshape(num, height, width)
+
+
+# Add noise to a policy's actions, and delay to its observations.
+
+NOISE_STEPS = 64
+"""Control steps whose noise is drawn at once. That of whole episodes would be gigabytes for thousands of env slots."""
+
+
+class ActionNoise:
+    """Adds noise to actions, from a stream of each episode, so no other env slot can change it."""
+
+    def __init__(self, spec: ArraySpec, num_envs: int, *, device: torch.device) -> None:
+        # Elements without bounds have a range of 1.
+        size = spec.shape[0]
+        low = np.zeros(size) if spec.low is None else np.asarray(spec.low)
+        high = np.ones(size) if spec.high is None else np.asarray(spec.high)
+        self._range = np.where(np.isfinite(high - low), high - low, 1.0)
+        self._shape = (num_envs, NOISE_STEPS, size)
+        self._noise: torch.Tensor | None = None
+        self._is_noisy = torch.zeros(num_envs, dtype=torch.bool, device=device)
+        self._num_steps = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._all_slots = torch.arange(num_envs, device=device)
+        # Noise is drawn for `NOISE_STEPS` at a time, so a step costs the same for any num_envs. A resting env slot
+        # keeps its place in the noise. On a GPU that would need a synchronisation, so there the next episode restarts
+        # it.
+        self._streams: dict[int, tuple[np.random.Generator, float]] = {}
+        self._draws = np.zeros(num_envs, bool)
+        self._num_used = np.zeros(num_envs, np.int64)
+
+    def begin(self, env_ids: Sequence[int], strengths: Sequence[float], seeds: Sequence[int]) -> None:
+        """Start the noise of env slots: standard deviations as shares of each element's range, and stream seeds."""
+        are_noisy = [strength > 0 for strength in strengths]
+        if self._noise is None:
+            if not any(are_noisy):
+                return
+            self._noise = torch.zeros(self._shape, dtype=torch.float64, device=self._is_noisy.device)
+        begun = torch.tensor([*env_ids]), torch.tensor(are_noisy)
+        slots, is_noisy = on_device(begun, self._is_noisy.device)
+        self._num_steps[slots] = 0
+        self._is_noisy[slots] = is_noisy
+        self._num_used[[*env_ids]], self._draws[[*env_ids]] = 0, are_noisy
+        for env_id, strength, seed in zip(env_ids, strengths, seeds, strict=True):
+            self._streams[env_id] = np.random.default_rng(seed), strength
+        self._draw(self._noise, [env_id for env_id, is_noisy in zip(env_ids, are_noisy, strict=True) if is_noisy])
+
+    def added(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
+        """Return ``action`` (num_envs, action_dim) with noise on the env slots of ``running`` (num_envs,), bool."""
+        if self._noise is None:
+            return action
+        noise = self._noise[self._all_slots, self._num_steps % NOISE_STEPS].to(action)
+        self._num_steps += running
+        moved = running.numpy() if running.is_cpu else np.ones_like(self._draws)
+        self._num_used += moved
+        used_up = np.flatnonzero(self._draws & moved & (self._num_used % NOISE_STEPS == 0))
+        self._draw(self._noise, used_up.tolist())
+        return torch.where((running & self._is_noisy)[:, None], action + noise, action)
+
+    def _draw(self, noise: torch.Tensor, env_ids: Sequence[int]) -> None:
+        """Draw the noise of the env slots' next `NOISE_STEPS` control steps."""
+        if not env_ids:
+            return
+        drawn = np.empty((len(env_ids), *self._shape[1:]))
+        for own, env_id in zip(drawn, env_ids, strict=True):
+            stream, strength = self._streams[env_id]
+            own[:] = stream.standard_normal(own.shape) * self._range * strength
+        slots, there = on_device((torch.tensor(env_ids), torch.from_numpy(drawn)), noise.device)
+        noise[slots] = there
+
+
+class ObservationDelay:
+    """Returns the observation of some control steps ago, or the episode's first one before that."""
+
+    def __init__(self, num_envs: int, device: torch.device) -> None:
+        # Each env slot counts its own observations, so resets and steps of others do not count for it. Nothing is
+        # stored until an episode has a delay.
+        self._delay = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._latest = torch.full((num_envs,), -1, dtype=torch.int64, device=device)
+        self._all_slots = torch.arange(num_envs, device=device)
+        self._depth = 1
+        self.is_none = True  # no env slot has had a delay
+        self._past: dict[tuple[str, str], torch.Tensor] = {}
+
+    def begin(self, env_ids: torch.Tensor, delays: Sequence[int]) -> None:
+        """Start env slots (n,), int64, with delays [control steps]; their next observation is their first."""
+        depth = 1 + max(delays, default=0)
+        if depth > self._depth:
+            # The history grows, and keeps the stored observations of every env slot.
+            kept = self._latest - torch.arange(self._depth, device=self._latest.device)[:, None]
+            for term, past in self._past.items():
+                deeper = past.new_zeros(depth, *past.shape[1:])
+                deeper[kept % depth, self._all_slots] = past[kept % self._depth, self._all_slots]
+                self._past[term] = deeper
+            self._depth, self.is_none = depth, False
+        env_ids = env_ids.to(self._delay.device)
+        self._delay[env_ids] = torch.tensor(delays).to(env_ids.device, non_blocking=True)
+        self._latest[env_ids] = -1
+
+    def delayed(self, observation: Observation, moved: torch.Tensor) -> Observation:
+        """Return the delayed observation; env slots outside ``moved`` (num_envs,), bool, repeat their last one."""
+        if self.is_none:
+            return observation
+        moved = moved.to(self._delay.device)
+        self._latest += moved
+        kept_at = self._latest % self._depth
+        shown_at = (self._latest - self._delay).clamp(min=0) % self._depth
+        is_delayed = self._delay > 0
+        # A ring of ``depth`` observations per term; the episode's first one stands for all before it.
+        shown: Observation = {group: {} for group in observation}
+        for group, terms in observation.items():
+            for name, now in terms.items():
+                if (group, name) not in self._past:
+                    self._past[group, name] = now.new_zeros(self._depth, *now.shape)
+                past, slots, shape = self._past[group, name], self._all_slots, (-1, *(1,) * (now.dim() - 1))
+                past[kept_at, slots] = torch.where(moved.reshape(shape), now, past[kept_at, slots])
+                shown[group][name] = torch.where(is_delayed.reshape(shape), past[shown_at, slots], now)
+        return shown
+
+
+# Disturb the policies' observations: noise on numbers, and exposure, blur, noise and compression of pictures.
+#
+# Noise depends on the episode, the quantity and the control step only. It is computed from these and not drawn in turn.
+# So other readers do not change it, and the number of operations of a step does not depend on num_envs.
+
+_GAMMA = 2.2
+_ODD = -0x61C8864680B583EB
+
+
+_UNDISTURBED = {
+    "observation.noise": 0.0,
+    "picture.noise": 0.0,
+    "picture.blur": 0.0,
+    "picture.exposure": 0.0,
+    "picture.jpeg_quality": NO_COMPRESSION,
+}
+"""Conditions that disturb an episode's observations, each to its value without an effect."""
+
+
+class Disturbances:
+    """Disturbs the observations of each env slot; an undisturbed env slot keeps its bits."""
+
+    def __init__(self, num_envs: int, device: torch.device, *, most_blur: float) -> None:
+        self._radius = math.ceil(3.0 * most_blur)  # [pixels]
+        self._steps = torch.full((num_envs,), -1, dtype=torch.int64, device=device)
+        self._seeds = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._strengths = {
+            name: torch.zeros(num_envs, device=device)
+            for name in ("observation.noise", "picture.noise", "picture.blur")
+        }
+        self._tables = torch.arange(256, dtype=torch.uint8, device=device).repeat(num_envs, 1)
+        self._weights = torch.zeros(num_envs, 2 * self._radius + 1, device=device)
+        self._is_compressed = torch.zeros(num_envs, device=device)
+        self._quantisation = torch.ones(num_envs, 2, 8, 8, dtype=torch.float64, device=device)
+        self._columns: torch.Tensor | None = None
+        self._are_on = dict.fromkeys(_UNDISTURBED, False)
+
+    def begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        """Start env slots (n,), int64, disturbed by their conditions; their next observation is their first."""
+        env_ids = env_ids.to(self._steps.device)
+        self._steps[env_ids] = -1
+        asked = {name: [number(own.get(name, nothing)) for own in conditions] for name, nothing in _UNDISTURBED.items()}
+        qualities = [round(quality) for quality in asked["picture.jpeg_quality"]]
+        asked["picture.jpeg_quality"] = [*map(float, qualities)]
+        seeds = [own.get("observation.noise_seed", own.get("picture.noise_seed", 0)) for own in conditions]
+        kept = [*self._strengths.values(), self._is_compressed, self._seeds]
+        wanted = [
+            *(asked[name] for name in self._strengths),
+            [each != NO_COMPRESSION for each in qualities],
+            # A float would lose the last digits of a seed.
+            [seed if isinstance(seed, int) else round(number(seed)) for seed in seeds],
+        ]
+        own = [torch.tensor(values, dtype=to.dtype) for to, values in zip(kept, wanted, strict=True)]
+        kept += [self._tables, self._weights, self._quantisation]
+        own.append(torch.from_numpy(np.stack([exposure_table(stops) for stops in asked["picture.exposure"]])))
+        # The weights of each Gaussian blur sum to 1.
+        away, blurs = np.arange(-self._radius, self._radius + 1), []
+        for blur in asked["picture.blur"]:
+            weights = np.exp(-0.5 * (away / blur) ** 2) if blur > 0.0 else (away == 0).astype(float)
+            blurs.append(weights / weights.sum())
+        own.append(torch.from_numpy(np.stack(blurs)).to(self._weights.dtype))
+        own.append(torch.from_numpy(np.stack([quantisation_tables(quality) for quality in qualities])))
+        for to, values in zip(kept, on_device(own, env_ids.device), strict=True):
+            to[env_ids] = values
+        # A disturbance that no episode has had costs nothing in a step.
+        for name, nothing in _UNDISTURBED.items():
+            self._are_on[name] |= any(each != nothing for each in asked[name])
+
+    def disturbed(self, observation: Observation, moved: torch.Tensor) -> Observation:
+        """Return the disturbed observation; ``moved`` (num_envs,), bool, are env slots that began or made a step."""
+        self._steps += moved.to(self._steps.device)
+        if not any(self._are_on.values()):
+            return observation
+        seen = dict(observation)
+        if self._are_on["observation.noise"]:
+            # Noise is computed for all terms at once: on a GPU each operation costs.
+            terms = seen["policy"]
+            sizes = [now[0].numel() for now in terms.values()]
+            if self._columns is None:
+                number = [number for number, size in enumerate(sizes) for _ in range(size)]
+                place = [place for size in sizes for place in range(1, size + 1)]
+                self._columns = torch.tensor([number, place], device=self._steps.device)
+            numbers, places = self._columns
+            keys = mixed(mixed(self._seeds[:, None] ^ numbers) + (self._steps * _ODD)[:, None])
+            noise = noise_of(keys, places) * self._strengths["observation.noise"][:, None]
+            # An env slot without noise keeps its bits: adding 0 would change -0.
+            is_noisy, noisy = self._strengths["observation.noise"] > 0, {}
+            for each, (name, now) in zip(noise.split(sizes, dim=1), terms.items(), strict=True):
+                is_changed = is_noisy.reshape(-1, *(1,) * (now.dim() - 1))
+                noisy[name] = torch.where(is_changed, now + each.reshape(now.shape).to(now), now)
+            seen["policy"] = noisy
+        if CAMERAS in seen and any(self._are_on[each] for each in _UNDISTURBED if each != "observation.noise"):
+            seen[CAMERAS] = {
+                name: self._picture(number, shown) for number, (name, shown) in enumerate(seen[CAMERAS].items())
+            }
+        return seen
+
+    def _picture(self, number: int, shown: torch.Tensor | Pictures) -> torch.Tensor | Pictures:
+        """Return a camera's disturbed pictures, also if only some env slots have one; depths stay as they are."""
+        slots, frames = torch.arange(len(self._steps), device=self._steps.device), shown
+        if isinstance(shown, Pictures):
+            slots, frames = torch.tensor(shown.env_ids, dtype=torch.int64, device=self._steps.device), shown.frames
+        try:
+            layout = picture_layout(frames.shape[1:], frames.dtype)
+        except ValueError:
+            return shown
+        pictures = layout.colours(frames)
+        if self._are_on["picture.exposure"]:
+            pictures = torch.gather(self._tables[slots], 1, pictures.flatten(1).long()).reshape(pictures.shape)
+        if self._are_on["picture.blur"]:
+            blurred = blurred_pictures(pictures, self._weights[slots])
+            strength = self._strengths["picture.blur"][slots, None, None, None]
+            pictures = torch.where(strength > 0, blurred, pictures)
+        if self._are_on["picture.noise"] and len(pictures):
+            # Negative numbers: no picture shares the number of a term of the state.
+            keys = mixed(mixed(self._seeds ^ (-1 - number)) + self._steps * _ODD)
+            strength = self._strengths["picture.noise"][slots, None, None, None]
+            places = torch.arange(1, pictures[0].numel() + 1, device=keys.device)
+            noise = noise_of(keys[slots, None], places).reshape(pictures.shape)
+            noisy = (pictures + strength * noise).round().clamp(0, 255).to(torch.uint8)
+            pictures = torch.where(strength > 0, noisy, pictures)
+        if self._are_on["picture.jpeg_quality"]:
+            compressed = compressed_pictures(pictures, self._quantisation[slots])
+            pictures = torch.where(self._is_compressed[slots, None, None, None] > 0, compressed, pictures)
+        pictures = layout.restored(pictures, frames)
+        return replace(shown, frames=pictures) if isinstance(shown, Pictures) else pictures
+
+
+def noise_of(keys: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return a nearly normal number for each key and place, int64. Shape of both, float32, equal on all devices."""
+    # The four 16-bit parts are summed, and scaled to mean 0 and standard deviation 1.
+    bits = mixed(keys + places * _ODD)
+    parts = torch.zeros_like(bits)
+    for part in range(4):
+        parts += _shifted(bits, 16 * part) & 0xFFFF
+    return (parts.to(torch.float32) / 65535.0 - 2.0) * math.sqrt(3.0)
+
+
+def mixed(numbers: torch.Tensor) -> torch.Tensor:
+    """Return hashed numbers: the finaliser of SplitMix64. Any shape, int64."""
+    numbers = (numbers ^ _shifted(numbers, 30)) * -0x40A7B892E31B1A47
+    numbers = (numbers ^ _shifted(numbers, 27)) * -0x6B2FB644ECCEEE15
+    return numbers ^ _shifted(numbers, 31)
+
+
+def exposure_table(stops: float) -> np.ndarray:
+    """Return the brightness of each of 256 values under 2**stops times the light. Shape: (256,), uint8."""
+    if stops == 0.0:
+        return np.arange(256, dtype=np.uint8)
+    light = (np.arange(256) / 255.0) ** _GAMMA * 2.0**stops
+    return np.rint(255.0 * np.minimum(light, 1.0) ** (1.0 / _GAMMA)).astype(np.uint8)
+
+
+def blurred_pictures(pictures: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Blur pictures (n, height, width, channels), uint8, along both sides by weights (n, 2 * radius + 1)."""
+    blurred = pictures.to(torch.float32)
+    for side in (1, 2):
+        length, reach = blurred.shape[side], weights.shape[1] // 2
+        # A fixed order of sums gives the same bits for any number of pictures; a convolution might not.
+        total = torch.zeros_like(blurred)
+        for away in range(-reach, reach + 1):
+            # Edge pixels repeat beyond the edge.
+            places = torch.arange(length, device=blurred.device).add(away).clamp(0, length - 1)
+            total = total + weights[:, away + reach].reshape(-1, 1, 1, 1) * blurred.index_select(side, places)
+        blurred = total
+    return blurred.round().clamp(0, 255).to(torch.uint8)
+
+
+def _shifted(numbers: torch.Tensor, places: int) -> torch.Tensor:
+    """Return a logical right shift of int64: zeros come in from the left."""
+    return (numbers >> places) & ((1 << (64 - places)) - 1) if places else numbers
+
+
+# All of these for the env slots of a batch, and around an environment.
+
+
+class Senses:
+    """Changes the actions and observations of each env slot by the conditions of its episode."""
+
+    def __init__(
+        self,
+        action_spec: ArraySpec,
+        num_envs: int,
+        variations: Sequence[Variation],
+        *,
+        device: torch.device,
+        action_device: torch.device,
+    ) -> None:
+        # The physics may take its actions on another device than that of the observations.
+        self.noise = ActionNoise(action_spec, num_envs, device=action_device)
+        self.delay = ObservationDelay(num_envs, device)
+        blurs = (max(each.sampler.span[1]) for each in variations if each.key == "picture.blur")
+        self.disturbances = Disturbances(num_envs, device, most_blur=max(blurs, default=0.0))
+
+    def begin(self, env_ids: torch.Tensor, slots: Sequence[int], conditions: Sequence[Conditions]) -> None:
+        """Start episodes in env slots (n,), int64; their next observation is their first."""
+        # ``slots`` are the same numbers on the host: a read of ``env_ids`` would wait for the GPU.
+        strengths = [number(own.get("action.noise", 0.0)) for own in conditions]
+        self.noise.begin(slots, strengths, [round(number(own.get("action.noise_seed", 0))) for own in conditions])
+        self.delay.begin(env_ids, [round(number(own.get("observation.delay", 0))) for own in conditions])
+        self.disturbances.begin(env_ids, conditions)
+
+    def seen(self, observation: Observation, moved: torch.Tensor) -> Observation:
+        """Return the policy's observation; ``moved`` (num_envs,), bool, are env slots that began or made a step."""
+        return self.delay.delayed(self.disturbances.disturbed(observation, moved), moved)
+
+
+class SensedEnvironment(EnvironmentWrapper, Background):
+    """Any environment, whose policy acts and sees through the variations between them."""
+
+    # The senses of env slots are not part of them.
+    snapshot: Any = None
+    restore_snapshot: Any = None
+
+    def __init__(self, real: Environment, variations: Sequence[Variation]) -> None:
+        super().__init__(real)
+        keys = [each.key for each in variations]
+        for key in keys:
+            if key.startswith("picture.") and CAMERAS not in real.observation_spec:
+                raise EnvironmentBuildError(f"variation '{key}' changes pictures, and the environment shows none")
+            if key == "action.noise" and real.action_spec.choices is not None:
+                raise EnvironmentBuildError(f"variation '{key}' needs numbers, and the actions here are choices")
+        self._variations, self._work = tuple(variations), background_of(real)
+        self._senses = Senses(
+            real.action_spec, real.num_envs, variations, device=real.device, action_device=real.device
+        )
+        self._running = torch.zeros(real.num_envs, dtype=torch.bool, device=real.device)
+        # A late picture is drawn before its reader can announce it.
+        self._draws_all = "observation.delay" in keys
+        self.steps_while_starting = 0 if self._work is None else self._work.steps_while_starting
+
+    @property
+    def background(self) -> Background | None:
+        """The wrapper itself, if the environment's steps are made elsewhere."""
+        return None if self._work is None else self
+
+    def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
+        """Announce the env slots that are read next."""
+        self.real.draw_pictures_of(None if self._draws_all else env_ids)
+
+    def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
+        """Add the episode's variations to those of the environment."""
+        return drawn(self._variations, self.real.vary_conditions(conditions, episode), episode)
+
+    def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
+        """Start new episodes in the env slots ``env_ids`` (n,)."""
+        self._begin(env_ids, conditions)
+        return self._begun(env_ids.tolist(), self.real.reset(env_ids, conditions))
+
+    def restore(
+        self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
+    ) -> Observation:
+        """Restart recorded episodes; see `Environment.restore`."""
+        self._begin(env_ids, conditions)
+        return self._begun(env_ids.tolist(), self.real.restore(env_ids, conditions, states))
+
+    def step(self, action: torch.Tensor) -> Step:
+        """Make one step in every running env slot. Shape of ``action``: (num_envs, action_dim)."""
+        return self._stepped(self.real.step(self._senses.noise.added(action, self._running)))
+
+    def begin_step(self, action: torch.Tensor) -> None:
+        """Begin a step elsewhere. Shape of ``action``: (num_envs, action_dim)."""
+        self._elsewhere.begin_step(self._senses.noise.added(action, self._running))
+
+    def finish_step(self) -> Step:
+        """Wait for the step that was begun."""
+        return self._stepped(self._elsewhere.finish_step())
+
+    def begin_reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        """Begin to start episodes elsewhere."""
+        self._begin(env_ids, conditions)
+        self._elsewhere.begin_reset(env_ids, conditions)
+
+    def finish_reset(self, env_ids: Sequence[int]) -> Observation:
+        """Wait for the resets of these env slots."""
+        return self._begun(env_ids, self._elsewhere.finish_reset(env_ids))
+
+    @property
+    def _elsewhere(self) -> Background:
+        if self._work is None:
+            raise TypeError("the environment makes its steps itself")
+        return self._work
+
+    def _begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        env_ids = env_ids.to(self._running.device)
+        self._running[env_ids] = False
+        self._senses.begin(env_ids, env_ids.tolist(), conditions)
+
+    def _begun(self, slots: Sequence[int], observation: Observation) -> Observation:
+        moved = torch.zeros_like(self._running)
+        moved[list(slots)] = True
+        self._running |= moved
+        return self._senses.seen(observation, moved)
+
+    def _stepped(self, step: Step) -> Step:
+        seen = self._senses.seen(step.observation, self._running)
+        self._running &= ~(step.terminated | step.truncated | step.diverged)
+        return replace(step, observation=seen)
