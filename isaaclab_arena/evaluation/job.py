@@ -22,8 +22,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import UNKNOWN, ContentSources, problems_of, read_options, sources_in_options
 from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS, Delays, JobConfig, JobStatus
-from isaaclab_arena.environments.variations.senses import SensedEnvironment
-from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean, placed, refuse
+from isaaclab_arena.environments.variations.senses import build_varied
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, placed, refuse
 from isaaclab_arena.interfaces.connections import Connections, Description
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation, spelled
@@ -133,20 +133,14 @@ class Job:
 
     def build_environment(self, *, device: torch.device, num_threads: int) -> Environment:
         """Build the environment, with observations and actions on `device` and `num_threads` physics threads."""
-        # A builder from elsewhere may not know of variations.
-        builder: Any = self.builder
-        inside = tuple(each for each in self.variations if not each.between)
-        between = tuple(each for each in self.variations if each.between)
-        more = {"variations": inside} if inside else {}
-        config, num_envs = self.environment_config, self.config.num_envs
-        environment = builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads, **more)
-        if not between:
-            return environment
-        try:
-            return SensedEnvironment(environment, between)
-        except EnvironmentBuildError:
-            environment.close()
-            raise
+        return build_varied(
+            self.builder,
+            self.environment_config,
+            variations=self.variations,
+            num_envs=self.config.num_envs,
+            device=device,
+            num_threads=num_threads,
+        )
 
     def build_policy(self, network: NetworkElsewhere | None = None) -> PolicyBase:
         """Build the policy, on a network elsewhere if any. `ConfigError` if it rejects its options or the network."""

@@ -247,7 +247,7 @@ class TableTask(_SceneBuilder):
         cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)
         varied = None
         if distractors is not None:
-            varied = VariedWorld(backend, robot, task, action_mode.spec, variations, distractors, device)
+            varied = VariedWorld(backend, robot, task, variations, distractors)
         return TableEnvironment(backend, robot, task, action_mode, cameras, device, varied)
 
     def _scene(self, config: Any) -> tuple[Task, str, ScenePart, tuple[CameraPose, ...]]:

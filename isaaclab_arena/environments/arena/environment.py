@@ -148,7 +148,7 @@ class ArenaEnvironment(Environment):
         with _ordinary_mode():
             slots, env_ids = env_ids.tolist(), env_ids.to(self.backend.device)
             if self._varied is not None:
-                self._varied.begin(env_ids, slots, conditions)
+                self._varied.begin(env_ids, conditions)
             self.backend.reset(env_ids, [self._start_state(condition) for condition in conditions])
             for env_id, state in zip(slots, states, strict=True):
                 if _INTEGRATION_STATE in state:
@@ -158,9 +158,7 @@ class ArenaEnvironment(Environment):
             self._running[env_ids] = True
             self._length[env_ids] = 0
             self._cameras.drawn.outdated[slots] = True
-            moved = torch.zeros_like(self._running)
-            moved[env_ids] = True
-            return self._observation(moved)
+            return self._observation()
 
     def step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot by one control step. Shape of ``action``: (num_envs, action_dim)."""
@@ -302,7 +300,7 @@ class ArenaEnvironment(Environment):
             for name, tensor in self._memory().items():
                 tensor.copy_(snapshot[name])
             self._cameras.drawn.outdated[:] = True
-            return self._observation(torch.ones_like(self._running))
+            return self._observation()
 
     def close(self) -> None:
         """Release the simulation's device memory."""
@@ -349,7 +347,7 @@ class ArenaEnvironment(Environment):
             # A read of ``moved`` from a GPU would wait for it.
             self._cameras.drawn.outdated[moved.numpy() if moved.is_cpu else slice(None)] = True
         return Step(
-            observation=self._observation(moved),
+            observation=self._observation(),
             reward=torch.where(sound, judgement.reward, 0.0).to(self.device, torch.float32),
             terminated=terminated.to(self.device),
             truncated=truncated.to(self.device),
@@ -361,12 +359,9 @@ class ArenaEnvironment(Environment):
             made=moved.to(self.device) if may_be_unmade else None,
         )
 
-    def _observation(self, moved: torch.Tensor) -> Observation:
-        """Return the policies' observation; ``moved`` (num_envs,), bool, are env slots that began or made a step."""
+    def _observation(self) -> Observation:
+        """Return the policies' observation."""
         origin = None if self._varied is None else self._varied.base_shift
-        if self._varied is not None and not self._varied.senses.delay.is_none:
-            # A delayed picture is drawn now, before its reader can announce it.
-            self.draw_pictures_of(None)
         if self._is_replayed and origin is None:
             seen = self._read()
             terms = (
@@ -377,9 +372,7 @@ class ArenaEnvironment(Environment):
         observation: Observation = {"policy": terms}
         if self._cameras.enabled:
             observation[CAMERAS] = self._cameras.observe()
-        if self._varied is None:
-            return observation
-        return self._varied.senses.seen(observation, moved)
+        return observation
 
     def _memory(self) -> Mapping[str, torch.Tensor]:
         own = {"running": self._running, "length": self._length}
@@ -430,8 +423,7 @@ class TableEnvironment(ArenaEnvironment):
         return {"robot.joint_position": joints, **self.task.draw_conditions(generator)}
 
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
-        if self._varied is not None:
-            action = self._varied.senses.noise.added(action, running)
+        del running
         return self.action_mode.controls(self.backend, action)
 
     def _start_state(self, conditions: Conditions) -> StartState:

@@ -11,7 +11,7 @@ import numpy as np
 
 from isaaclab_arena.environments.catalog import OBJECTS, ObjectAsset
 from isaaclab_arena.environments.mdp.task import Task
-from isaaclab_arena.environments.variations.senses import sense_variations, uniform_variation
+from isaaclab_arena.environments.variations.senses import uniform_variation
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, draw_uniform, number, point, upright_pose
@@ -313,7 +313,6 @@ def _scene(model: mujoco.MjModel, robot: Robot, *, has_distractors: bool) -> Ite
         count = uniform_variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS), 0, integer=True)
         yield replace(count, companions=poses)
 
-    yield from sense_variations(has_pictures=bool(camera_assets(model)))
     for asset, material in SURFACES.items():
         where = {"table": "table", "background": "floor around the table"}[asset]
         words = f"how much of another pattern, of {NUM_PATTERNS}, covers the {where}"

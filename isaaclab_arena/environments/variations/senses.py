@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,31 +49,47 @@ def uniform_variation(
     return variation if drawn_with is None else replace(variation, companions=(drawn_with,))
 
 
-def sense_variations(*, has_pictures: bool) -> Iterator[Variation]:
+def sense_variations() -> Iterator[Variation]:
     """Yield the variations of actions, observations and pictures, which need nothing of an environment's inside."""
+    vary = partial(uniform_variation, between=True)
     words = "standard deviation of the action noise, as a share of each action's range"
-    yield uniform_variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0)
+    yield vary("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0)
     words, control_steps = "age of the observations", (0, 100)
-    yield uniform_variation("observation", "delay", "control steps", words, (0, 3), control_steps, 0, integer=True)
+    yield vary("observation", "delay", "control steps", words, (0, 3), control_steps, 0, integer=True)
     words = "standard deviation of the noise on each observed number, in its own unit"
-    yield uniform_variation("observation", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0)
-    if has_pictures:
-        words = "standard deviation of the noise on each colour"
-        yield uniform_variation("picture", "noise", "of 255", words, (0.0, 10.0), (0.0, 255.0), 0.0)
-        words = "standard deviation of a Gaussian blur"
-        yield uniform_variation("picture", "blur", "pixels", words, (0.0, 1.0), (0.0, 20.0), 0.0)
-        words = "light on the sensor: 1 is twice as much, -1 half"
-        yield uniform_variation("picture", "exposure", "stops", words, (-1.0, 1.0), (-6.0, 6.0), 0.0)
-        words, best = f"quality of pictures that went through JPEG; {NO_COMPRESSION} for none that did", NO_COMPRESSION
-        yield uniform_variation("picture", "jpeg_quality", "", words, (50, 95), (1, 100), float(best), integer=True)
+    yield vary("observation", "noise", "", words, (0.0, 0.005), (0.0, 1.0), 0.0)
+    words = "standard deviation of the noise on each colour"
+    yield vary("picture", "noise", "of 255", words, (0.0, 10.0), (0.0, 255.0), 0.0)
+    words = "standard deviation of a Gaussian blur"
+    yield vary("picture", "blur", "pixels", words, (0.0, 1.0), (0.0, 20.0), 0.0)
+    words = "light on the sensor: 1 is twice as much, -1 half"
+    yield vary("picture", "exposure", "stops", words, (-1.0, 1.0), (-6.0, 6.0), 0.0)
+    words, best = f"quality of pictures that went through JPEG; {NO_COMPRESSION} for none that did", NO_COMPRESSION
+    yield vary("picture", "jpeg_quality", "", words, (50, 95), (1, 100), float(best), integer=True)
 
 
 def offered_variations(builder: EnvironmentBuilder, config: Any) -> tuple[Variation, ...]:
-    """Return the variations of an environment: its own, and those between it and its policy that it does not make."""
-    own = builder.variations(config)
-    known = {each.key for each in own}
-    between = [each for each in sense_variations(has_pictures=not own) if each.key not in known]
-    return (*own, *(replace(each, between=True) for each in between))
+    """Return the variations of an environment: those inside it, and those between it and its policy."""
+    inside = builder.variations(config)
+    known = {each.key for each in inside}
+    return (*inside, *(each for each in sense_variations() if each.key not in known))
+
+
+def build_varied(
+    builder: Any, config: Any, *, variations: Sequence[Variation], num_envs: int, device: torch.device, num_threads: int
+) -> Environment:
+    """Build an environment with its variations that are on; EnvironmentBuildError if it cannot have one."""
+    # A builder from elsewhere may not know of variations.
+    inside, between = (tuple(each for each in variations if each.between is side) for side in (False, True))
+    more = {"variations": inside} if inside else {}
+    environment = builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads, **more)
+    if not between:
+        return environment
+    try:
+        return SensedEnvironment(environment, between)
+    except EnvironmentBuildError:
+        environment.close()
+        raise
 
 
 def drawn(variations: Sequence[Variation], conditions: Conditions, episode: Episode) -> dict[str, ConditionValue]:
@@ -399,9 +416,10 @@ class Disturbances:
 
     def _picture(self, number: int, shown: torch.Tensor | Pictures) -> torch.Tensor | Pictures:
         """Return a camera's disturbed pictures, also if only some env slots have one; depths stay as they are."""
-        slots, frames = torch.arange(len(self._steps), device=self._steps.device), shown
         if isinstance(shown, Pictures):
             slots, frames = torch.tensor(shown.env_ids, dtype=torch.int64, device=self._steps.device), shown.frames
+        else:
+            slots, frames = torch.arange(len(self._steps), device=self._steps.device), shown
         try:
             layout = picture_layout(frames.shape[1:], frames.dtype)
         except ValueError:
@@ -473,38 +491,7 @@ def _shifted(numbers: torch.Tensor, places: int) -> torch.Tensor:
     return (numbers >> places) & ((1 << (64 - places)) - 1) if places else numbers
 
 
-# All of these for the env slots of a batch, and around an environment.
-
-
-class Senses:
-    """Changes the actions and observations of each env slot by the conditions of its episode."""
-
-    def __init__(
-        self,
-        action_spec: ArraySpec,
-        num_envs: int,
-        variations: Sequence[Variation],
-        *,
-        device: torch.device,
-        action_device: torch.device,
-    ) -> None:
-        # The physics may take its actions on another device than that of the observations.
-        self.noise = ActionNoise(action_spec, num_envs, device=action_device)
-        self.delay = ObservationDelay(num_envs, device)
-        blurs = (max(each.sampler.span[1]) for each in variations if each.key == "picture.blur")
-        self.disturbances = Disturbances(num_envs, device, most_blur=max(blurs, default=0.0))
-
-    def begin(self, env_ids: torch.Tensor, slots: Sequence[int], conditions: Sequence[Conditions]) -> None:
-        """Start episodes in env slots (n,), int64; their next observation is their first."""
-        # ``slots`` are the same numbers on the host: a read of ``env_ids`` would wait for the GPU.
-        strengths = [number(own.get("action.noise", 0.0)) for own in conditions]
-        self.noise.begin(slots, strengths, [round(number(own.get("action.noise_seed", 0))) for own in conditions])
-        self.delay.begin(env_ids, [round(number(own.get("observation.delay", 0))) for own in conditions])
-        self.disturbances.begin(env_ids, conditions)
-
-    def seen(self, observation: Observation, moved: torch.Tensor) -> Observation:
-        """Return the policy's observation; ``moved`` (num_envs,), bool, are env slots that began or made a step."""
-        return self.delay.delayed(self.disturbances.disturbed(observation, moved), moved)
+# All of these around an environment.
 
 
 class SensedEnvironment(EnvironmentWrapper, Background):
@@ -523,9 +510,10 @@ class SensedEnvironment(EnvironmentWrapper, Background):
             if key == "action.noise" and real.action_spec.choices is not None:
                 raise EnvironmentBuildError(f"variation '{key}' needs numbers, and the actions here are choices")
         self._variations, self._work = tuple(variations), background_of(real)
-        self._senses = Senses(
-            real.action_spec, real.num_envs, variations, device=real.device, action_device=real.device
-        )
+        self._noise = ActionNoise(real.action_spec, real.num_envs, device=real.device)
+        self._delay = ObservationDelay(real.num_envs, real.device)
+        blurs = (max(each.sampler.span[1]) for each in variations if each.key == "picture.blur")
+        self._disturbances = Disturbances(real.num_envs, real.device, most_blur=max(blurs, default=0.0))
         self._running = torch.zeros(real.num_envs, dtype=torch.bool, device=real.device)
         # A late picture is drawn before its reader can announce it.
         self._draws_all = "observation.delay" in keys
@@ -558,11 +546,11 @@ class SensedEnvironment(EnvironmentWrapper, Background):
 
     def step(self, action: torch.Tensor) -> Step:
         """Make one step in every running env slot. Shape of ``action``: (num_envs, action_dim)."""
-        return self._stepped(self.real.step(self._senses.noise.added(action, self._running)))
+        return self._stepped(self.real.step(self._noise.added(action, self._running)))
 
     def begin_step(self, action: torch.Tensor) -> None:
         """Begin a step elsewhere. Shape of ``action``: (num_envs, action_dim)."""
-        self._elsewhere.begin_step(self._senses.noise.added(action, self._running))
+        self._elsewhere.begin_step(self._noise.added(action, self._running))
 
     def finish_step(self) -> Step:
         """Wait for the step that was begun."""
@@ -584,17 +572,24 @@ class SensedEnvironment(EnvironmentWrapper, Background):
         return self._work
 
     def _begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        env_ids = env_ids.to(self._running.device)
+        slots, env_ids = env_ids.tolist(), env_ids.to(self._running.device)
         self._running[env_ids] = False
-        self._senses.begin(env_ids, env_ids.tolist(), conditions)
+        strengths = [number(own.get("action.noise", 0.0)) for own in conditions]
+        self._noise.begin(slots, strengths, [round(number(own.get("action.noise_seed", 0))) for own in conditions])
+        self._delay.begin(env_ids, [round(number(own.get("observation.delay", 0))) for own in conditions])
+        self._disturbances.begin(env_ids, conditions)
 
     def _begun(self, slots: Sequence[int], observation: Observation) -> Observation:
         moved = torch.zeros_like(self._running)
         moved[list(slots)] = True
         self._running |= moved
-        return self._senses.seen(observation, moved)
+        return self._seen(observation, moved)
 
     def _stepped(self, step: Step) -> Step:
-        seen = self._senses.seen(step.observation, self._running)
+        seen = self._seen(step.observation, self._running)
         self._running &= ~(step.terminated | step.truncated | step.diverged)
         return replace(step, observation=seen)
+
+    def _seen(self, observation: Observation, moved: torch.Tensor) -> Observation:
+        """Return the policy's observation; ``moved`` (num_envs,), bool, are env slots that began or made a step."""
+        return self._delay.delayed(self._disturbances.disturbed(observation, moved), moved)

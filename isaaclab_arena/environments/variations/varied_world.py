@@ -1,4 +1,4 @@
-"""A world with variations on: draws them for an episode, applies them, and disturbs observations and actions."""
+"""A world with variations on: draws them for an episode, and applies them."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,9 @@ import torch
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.variations import catalogue
 from isaaclab_arena.environments.variations.overrides import DRAWN_WITH, with_moved_starts
-from isaaclab_arena.environments.variations.senses import Senses, drawn
+from isaaclab_arena.environments.variations.senses import drawn
 from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions, Episode, number, point
-from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend, ModelChange, changed, moved_camera, painted, resized, slippery
 from isaaclab_arena.sim.scene import Robot
 
@@ -29,10 +28,8 @@ class VariedWorld:
         backend: Backend,
         robot: Robot,
         task: Task,
-        action_spec: ArraySpec,
         variations: Sequence[Variation],
         distractors: catalogue.Distractors,
-        device: torch.device,
     ) -> None:
         self._backend = backend
         self._model = backend.model
@@ -43,7 +40,6 @@ class VariedWorld:
         self._footprints = catalogue.footprints(self._model, task) if distractors.things else ()
         self._objects = catalogue.object_bodies(self._model, task)
         self._cameras = catalogue.camera_assets(self._model)
-        self.senses = Senses(action_spec, backend.num_envs, variations, device=device, action_device=backend.device)
         self.base_shift = torch.zeros(backend.num_envs, 3, dtype=backend.qpos.dtype, device=backend.device)
 
     def vary(self, conditions: Conditions, episode: Episode) -> Conditions:
@@ -60,10 +56,9 @@ class VariedWorld:
             varied |= self.distractors.placed(self._footprints, varied, stream)
         return varied
 
-    def begin(self, env_ids: torch.Tensor, slots: Sequence[int], conditions: Sequence[Conditions]) -> None:
+    def begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
         """Apply variations to env slots (n,), int64, before the backend resets them."""
         self._backend.vary(env_ids, [self._changes(own) for own in conditions])
-        self.senses.begin(env_ids, slots, conditions)
         shifts = [-number(own.get("table.height", 0.0)) for own in conditions]
         shifted = torch.tensor(shifts, dtype=self.base_shift.dtype)
         self.base_shift[env_ids, 2] = shifted.to(self.base_shift.device, non_blocking=True)
