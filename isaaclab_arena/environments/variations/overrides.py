@@ -13,8 +13,17 @@ from isaaclab_arena.nested import leaves
 
 # Apply variations to the starts that a task draws, and compare two episodes apart from them.
 
-SEEDS = {noise: f"{noise}_seed" for noise in ("action.noise", "observation.noise", "picture.noise")}
-"""Variations that are strengths of noise, and the conditions with its seed."""
+SEEDS = {
+    "action.noise": "action.noise_seed",
+    "action.jolt": "action.jolt_seed",
+    "observation.noise": "observation.noise_seed",
+    "picture.noise": "picture.noise_seed",
+    "picture.dropped": "picture.dropped_seed",
+    "picture.occlusion": "picture.occlusion_seed",
+    "instruction.words": "instruction.words_seed",
+    "instruction.misspelt": "instruction.words_seed",
+}
+"""Variations that are strengths of something random, and the conditions with its seed."""
 DRAWN_WITH = {**SEEDS, "table.texture": "table.pattern", "background.texture": "background.pattern"}
 """Variations with a draw of their own beside the value, and its name among the conditions."""
 

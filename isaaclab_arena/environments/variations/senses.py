@@ -8,9 +8,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from isaaclab_arena.distributed.devices import on_device
 from isaaclab_arena.environments.variations.overrides import DRAWN_WITH, SEEDS
+from isaaclab_arena.environments.variations.pictures import (
+    blurred_pictures,
+    compressed_pictures,
+    quantisation_tables,
+    seen_from,
+    tone_table,
+)
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import (
@@ -21,11 +29,14 @@ from isaaclab_arena.interfaces.environment_builder import (
     Variation,
     background_of,
 )
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number, point
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, Pictures, picture_layout
 
 # The variations, for any environment.
 
+JOLT_STEPS = 5
+LAST_JOLT_STEP = 50
+"""The last control step at which a jolt may begin."""
 NO_COMPRESSION = 100  # the quality that stands for pictures that are not compressed at all
 
 
@@ -64,8 +75,26 @@ def sense_variations() -> Iterator[Variation]:
     yield vary("picture", "blur", "pixels", words, (0.0, 1.0), (0.0, 20.0), 0.0)
     words = "light on the sensor: 1 is twice as much, -1 half"
     yield vary("picture", "exposure", "stops", words, (-1.0, 1.0), (-6.0, 6.0), 0.0)
+    words = "contrast: 1 changes nothing, 0 leaves grey"
+    yield vary("picture", "contrast", "", words, (0.5, 1.5), (0.0, 10.0), 1.0)
+    words = "how far pictures move right and down, as shares of their size"
+    yield vary("picture", "shift", "", words, ((-0.05, -0.05), (0.05, 0.05)), (-1.0, 1.0), (0.0, 0.0))
+    words = "how far pictures turn clockwise about their middle"
+    yield vary("picture", "turn", "rad", words, (-0.1, 0.1), (-math.pi, math.pi), 0.0)
+    words = "share of each picture behind a grey rectangle, at another place in each camera and episode"
+    yield vary("picture", "occlusion", "", words, (0.0, 0.1), (0.0, 1.0), 0.0)
+    words = "share of pictures that do not arrive, so that the last one is seen again"
+    yield vary("picture", "dropped", "", words, (0.0, 0.3), (0.0, 1.0), 0.0)
     words, best = f"quality of pictures that went through JPEG; {NO_COMPRESSION} for none that did", NO_COMPRESSION
     yield vary("picture", "jpeg_quality", "", words, (50, 95), (1, 100), float(best), integer=True)
+    words = "share of the instruction's words that arrive; 0 leaves none"
+    yield vary("instruction", "words", "", words, (0.0, 1.0), (0.0, 1.0), 1.0)
+    words = "share of the instruction's words with two letters in the wrong order"
+    yield vary("instruction", "misspelt", "", words, (0.0, 1.0), (0.0, 1.0), 0.0)
+    words = "control steps at the start in which the robot holds still, whatever its policy says"
+    yield vary("action", "idle", "control steps", words, (0, 10), (0, 1000), 0, integer=True)
+    words = f"a push of {JOLT_STEPS} control steps at a drawn moment: added to each action, as a share of its range"
+    yield vary("action", "jolt", "", words, (0.0, 0.2), (0.0, 1.0), 0.0)
 
 
 def offered_variations(builder: EnvironmentBuilder, config: Any) -> tuple[Variation, ...]:
@@ -107,98 +136,25 @@ def drawn(variations: Sequence[Variation], conditions: Conditions, episode: Epis
     return varied
 
 
-# Show pictures as they are after JPEG: the loss of quantisation, in exact arithmetic, without a file.
-#
-# Packing the quantised numbers into bytes loses nothing, so it is left out. Whole numbers below 2**53 are exact as
-# float64 in any order of summation. So the pixels are the same on every machine and device and beside any other
-# pictures, and the number of operations of a step does not depend on the number of pictures.
-
-_SIDE = 8
-_BITS = 13
-_LUMINANCE = (
-    *(16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56, 14, 17, 22, 29),
-    *(51, 87, 80, 62, 18, 22, 37, 56, 68, 109, 103, 77, 24, 35, 55, 64, 81, 104, 113, 92, 49, 64, 78, 87, 103, 121),
-    *(120, 101, 72, 92, 95, 98, 112, 100, 103, 99),
-)
-_CHROMINANCE = (
-    *(17, 18, 24, 47, 99, 99, 99, 99, 18, 21, 26, 66, 99, 99, 99, 99, 24, 26, 56, 99, 99, 99, 99, 99, 47, 66, 99, 99),
-    *(99, 99, 99, 99, *(99,) * 32),
-)
-_HALF = 1 << 15
-_TO_Y = (19595, 38470, 7471)
-_TO_CB = (-11059, -21709, 32768)
-_TO_CR = (32768, -27439, -5329)
-_CR_TO_RED, _CB_TO_GREEN, _CR_TO_GREEN, _CB_TO_BLUE = 91881, 22554, 46802, 116130
+# Change the words of a task.
 
 
-def quantisation_tables(quality: int) -> np.ndarray:
-    """Return JPEG's quantisation steps of luminance and chrominance. Shape: (2, 8, 8), float64 whole numbers."""
-    # The quality, 1 to 100, scales the standard's tables as libjpeg does.
-    scale = 5000 // quality if quality < 50 else 200 - 2 * quality
-    base = np.array([_LUMINANCE, _CHROMINANCE]).reshape(2, _SIDE, _SIDE)
-    return np.clip((base * scale + 50) // 100, 1, 255).astype(np.float64)
-
-
-def compressed_pictures(pictures: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
-    """Return pictures (n, height, width, 3), uint8, after JPEG with ``tables`` (n, 2, 8, 8), float64."""
-    height, width = pictures.shape[1:3]
-    # Whole blocks of colour are needed, so the last line and column repeat.
-    for side in (1, 2):
-        length = pictures.shape[side]
-        places = torch.arange(-(-length // (2 * _SIDE)) * 2 * _SIDE, device=pictures.device).clamp(max=length - 1)
-        pictures = pictures.index_select(side, places)
-    red, green, blue = pictures.to(torch.int64).unbind(-1)
-    # One bit less than a half, as in libjpeg, keeps white from becoming 256.
-    middle = (128 << 16) + _HALF - 1
-    luminance, *chrominance = (
-        (weights[0] * red + weights[1] * green + weights[2] * blue + more) >> 16
-        for weights, more in ((_TO_Y, _HALF), (_TO_CB, middle), (_TO_CR, middle))
-    )
-    brightness = _quantised(luminance, tables[:, 0])
-
-    # Colour has half the resolution, as in cameras and datasets.
-    colours = []
-    for plane in chrominance:
-        # Means of 2 x 2 pixels round halves down and up in turn.
-        total = plane[:, ::2, ::2] + plane[:, ::2, 1::2] + plane[:, 1::2, ::2] + plane[:, 1::2, 1::2]
-        bias = 1 + torch.arange(total.shape[2], device=plane.device) % 2
-        colour = _quantised((total + bias) >> 2, tables[:, 1])
-        # Twice the size: three parts of the nearest and one of the next pixel, along both sides. An edge pixel is its
-        # own neighbour. The sums are rounded after the second side.
-        for side, more, shift in ((1, (0, 0), 0), (2, (8, 7), 4)):
-            places = torch.arange(colour.shape[side], device=colour.device)
-            before = colour.index_select(side, (places - 1).clamp(min=0))
-            after = colour.index_select(side, (places + 1).clamp(max=colour.shape[side] - 1))
-            both = (3 * colour + before + more[0]) >> shift, (3 * colour + after + more[1]) >> shift
-            colour = torch.stack(both, dim=side + 1).flatten(side, side + 1)
-        colours.append(colour - 128)
-
-    bluish, reddish = colours
-    shown = torch.stack(
-        (
-            brightness + ((_CR_TO_RED * reddish + _HALF) >> 16),
-            brightness + ((-_CB_TO_GREEN * bluish - _CR_TO_GREEN * reddish + _HALF) >> 16),
-            brightness + ((_CB_TO_BLUE * bluish + _HALF) >> 16),
-        ),
-        dim=-1,
-    )
-    return shown[:, :height, :width].clamp(0, 255).to(torch.uint8)
-
-
-def _quantised(plane: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """Round each frequency of 8 x 8 blocks of a plane (n, height, width), int64, to ``steps`` (n, 8, 8)."""
-    # The matrix of the cosine transform of 8 numbers, times 2**13, rounded.
-    frequency, place = np.arange(_SIDE)[:, None], np.arange(_SIDE)[None]
-    scale = np.where(frequency == 0, np.sqrt(1 / _SIDE), np.sqrt(2 / _SIDE))
-    rounded = np.rint(2**_BITS * scale * np.cos((2 * place + 1) * frequency * np.pi / (2 * _SIDE)))
-    cosines = torch.from_numpy(rounded).to(plane.device)
-
-    num, height, width = plane.shape
-    blocks = plane.reshape(num, height // _SIDE, _SIDE, width // _SIDE, _SIDE).transpose(2, 3).to(torch.float64) - 128.0
-    steps = steps[:, None, None]
-    kept = (cosines @ blocks @ cosines.T / (4.0**_BITS * steps)).round() * steps
-    back = ((cosines.T @ kept @ cosines) / 4.0**_BITS).round() + 128.0
-    return back.clamp(0, 255).to(torch.int64).transpose(2, 3).reshape(num, height, width)
+def heard(instruction: str, conditions: Conditions) -> str:
+    """Return the words that arrive: some misspelt, some missing, as an episode's conditions say."""
+    words, told = instruction.split(), conditions
+    generator = np.random.default_rng(round(number(told.get("instruction.words_seed", 0))))
+    order, slips = generator.permutation(len(words)), generator.random((len(words), 2))
+    num_kept = round(number(told.get("instruction.words", 1.0)) * len(words))
+    misspelt = number(told.get("instruction.misspelt", 0.0))
+    found = []
+    for place in sorted(order[:num_kept].tolist()):
+        word, (chance, where) = words[place], slips[place]
+        # Two neighbouring letters of a word change places, never its first one.
+        at = 1 + int(where * (len(word) - 2))
+        if chance < misspelt and len(word) > 3:
+            word = word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+        found.append(word)
+    return " ".join(found)
 
 
 # Add noise to a policy's actions, and delay to its observations.
@@ -215,7 +171,7 @@ class ActionNoise:
         size = spec.shape[0]
         low = np.zeros(size) if spec.low is None else np.asarray(spec.low)
         high = np.ones(size) if spec.high is None else np.asarray(spec.high)
-        self._range = np.where(np.isfinite(high - low), high - low, 1.0)
+        self.span = np.where(np.isfinite(high - low), high - low, 1.0)
         self._shape = (num_envs, NOISE_STEPS, size)
         self._noise: torch.Tensor | None = None
         self._is_noisy = torch.zeros(num_envs, dtype=torch.bool, device=device)
@@ -263,7 +219,7 @@ class ActionNoise:
         drawn = np.empty((len(env_ids), *self._shape[1:]))
         for own, env_id in zip(drawn, env_ids, strict=True):
             stream, strength = self._streams[env_id]
-            own[:] = stream.standard_normal(own.shape) * self._range * strength
+            own[:] = stream.standard_normal(own.shape) * self.span * strength
         slots, there = on_device((torch.tensor(env_ids), torch.from_numpy(drawn)), noise.device)
         noise[slots] = there
 
@@ -322,7 +278,6 @@ class ObservationDelay:
 # Noise depends on the episode, the quantity and the control step only. It is computed from these and not drawn in turn.
 # So other readers do not change it, and the number of operations of a step does not depend on num_envs.
 
-_GAMMA = 2.2
 _ODD = -0x61C8864680B583EB
 
 
@@ -331,6 +286,10 @@ _UNDISTURBED = {
     "picture.noise": 0.0,
     "picture.blur": 0.0,
     "picture.exposure": 0.0,
+    "picture.contrast": 1.0,
+    "picture.turn": 0.0,
+    "picture.occlusion": 0.0,
+    "picture.dropped": 0.0,
     "picture.jpeg_quality": NO_COMPRESSION,
 }
 """Conditions that disturb an episode's observations, each to its value without an effect."""
@@ -345,7 +304,7 @@ class Disturbances:
         self._seeds = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._strengths = {
             name: torch.zeros(num_envs, device=device)
-            for name in ("observation.noise", "picture.noise", "picture.blur")
+            for name in ("observation.noise", "picture.noise", "picture.blur", "picture.dropped")
         }
         self._tables = torch.arange(256, dtype=torch.uint8, device=device).repeat(num_envs, 1)
         self._weights = torch.zeros(num_envs, 2 * self._radius + 1, device=device)
@@ -353,6 +312,11 @@ class Disturbances:
         self._quantisation = torch.ones(num_envs, 2, 8, 8, dtype=torch.float64, device=device)
         self._columns: torch.Tensor | None = None
         self._are_on = dict.fromkeys(_UNDISTURBED, False)
+        # By camera: the pixel that each pixel shows, one row per env slot, and the pictures that were shown last.
+        self._views: dict[int, torch.Tensor] = {}
+        self._sizes: dict[int, tuple[int, int]] = {}
+        self._shown: dict[int, torch.Tensor] = {}
+        self._conditions: dict[int, Conditions] = {}  # of the episodes in env slots
 
     def begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
         """Start env slots (n,), int64, disturbed by their conditions; their next observation is their first."""
@@ -361,7 +325,8 @@ class Disturbances:
         asked = {name: [number(own.get(name, nothing)) for own in conditions] for name, nothing in _UNDISTURBED.items()}
         qualities = [round(quality) for quality in asked["picture.jpeg_quality"]]
         asked["picture.jpeg_quality"] = [*map(float, qualities)]
-        seeds = [own.get("observation.noise_seed", own.get("picture.noise_seed", 0)) for own in conditions]
+        keys = [seed for seed in SEEDS.values() if seed.startswith(("observation.", "picture."))]
+        seeds = [next((own[key] for key in keys if key in own), 0) for own in conditions]
         kept = [*self._strengths.values(), self._is_compressed, self._seeds]
         wanted = [
             *(asked[name] for name in self._strengths),
@@ -371,7 +336,8 @@ class Disturbances:
         ]
         own = [torch.tensor(values, dtype=to.dtype) for to, values in zip(kept, wanted, strict=True)]
         kept += [self._tables, self._weights, self._quantisation]
-        own.append(torch.from_numpy(np.stack([exposure_table(stops) for stops in asked["picture.exposure"]])))
+        tones = zip(asked["picture.exposure"], asked["picture.contrast"], strict=True)
+        own.append(torch.from_numpy(np.stack([tone_table(*tone) for tone in tones])))
         # The weights of each Gaussian blur sum to 1.
         away, blurs = np.arange(-self._radius, self._radius + 1), []
         for blur in asked["picture.blur"]:
@@ -384,6 +350,10 @@ class Disturbances:
         # A disturbance that no episode has had costs nothing in a step.
         for name, nothing in _UNDISTURBED.items():
             self._are_on[name] |= any(each != nothing for each in asked[name])
+        self._are_on["picture.turn"] |= any("picture.shift" in own for own in conditions)
+        self._conditions |= zip(env_ids.tolist(), conditions, strict=True)
+        for camera in self._views:
+            self._look(camera, env_ids.tolist())
 
     def disturbed(self, observation: Observation, moved: torch.Tensor) -> Observation:
         """Return the disturbed observation; ``moved`` (num_envs,), bool, are env slots that began or made a step."""
@@ -406,6 +376,7 @@ class Disturbances:
             is_noisy, noisy = self._strengths["observation.noise"] > 0, {}
             for each, (name, now) in zip(noise.split(sizes, dim=1), terms.items(), strict=True):
                 is_changed = is_noisy.reshape(-1, *(1,) * (now.dim() - 1))
+                is_changed = is_changed & now.is_floating_point()
                 noisy[name] = torch.where(is_changed, now + each.reshape(now.shape).to(now), now)
             seen["policy"] = noisy
         if CAMERAS in seen and any(self._are_on[each] for each in _UNDISTURBED if each != "observation.noise"):
@@ -425,7 +396,12 @@ class Disturbances:
         except ValueError:
             return shown
         pictures = layout.colours(frames)
-        if self._are_on["picture.exposure"]:
+        if self._are_on["picture.turn"] or self._are_on["picture.occlusion"]:
+            views = self._view(number, layout.height, layout.width)[slots, :, None].expand(-1, -1, 3)
+            # One more pixel is the grey one that covers the others.
+            pixels = functional.pad(pictures.flatten(1, 2), (0, 0, 0, 1), value=127)
+            pictures = torch.gather(pixels, 1, views).reshape(pictures.shape)
+        if self._are_on["picture.exposure"] or self._are_on["picture.contrast"]:
             pictures = torch.gather(self._tables[slots], 1, pictures.flatten(1).long()).reshape(pictures.shape)
         if self._are_on["picture.blur"]:
             blurred = blurred_pictures(pictures, self._weights[slots])
@@ -442,8 +418,39 @@ class Disturbances:
         if self._are_on["picture.jpeg_quality"]:
             compressed = compressed_pictures(pictures, self._quantisation[slots])
             pictures = torch.where(self._is_compressed[slots, None, None, None] > 0, compressed, pictures)
+        if self._are_on["picture.dropped"]:
+            # A camera that drops a picture shows its last one; the first of an episode always arrives.
+            chance = (
+                _shifted(mixed(mixed(self._seeds ^ (-1001 - number)) + self._steps * _ODD), 48) & 0xFFFF
+            ) / 65536.0
+            is_dropped = (chance < self._strengths["picture.dropped"]) & (self._steps > 0)
+            last = self._shown.setdefault(number, pictures.new_zeros(len(self._steps), *pictures.shape[1:]))
+            pictures = torch.where(is_dropped[slots, None, None, None], last[slots], pictures)
+            last[slots] = pictures
         pictures = layout.restored(pictures, frames)
         return replace(shown, frames=pictures) if isinstance(shown, Pictures) else pictures
+
+    def _view(self, camera: int, height: int, width: int) -> torch.Tensor:
+        """Return the pixel that each pixel of a camera shows, (num_envs, height * width), int64."""
+        if camera not in self._views:
+            plain = torch.arange(height * width, device=self._steps.device)
+            self._views[camera], self._sizes[camera] = plain.repeat(len(self._steps), 1), (height, width)
+            self._look(camera, list(self._conditions))
+        return self._views[camera]
+
+    def _look(self, camera: int, env_ids: Sequence[int]) -> None:
+        """Let a camera show env slots as their conditions say."""
+        seen = []
+        for own in (self._conditions[env_id] for env_id in env_ids):
+            occlusion, shift = number(own.get("picture.occlusion", 0.0)), point(own.get("picture.shift", (0.0, 0.0)))
+            # Each camera is covered at another place.
+            seed = [round(number(own.get("picture.occlusion_seed", 0))), camera]
+            place = np.random.default_rng(seed).random(2).tolist()
+            turn = number(own.get("picture.turn", 0.0))
+            seen.append(seen_from(*self._sizes[camera], shift=shift, turn=turn, occlusion=occlusion, place=place))
+        if seen:
+            slots, views = on_device((torch.tensor(env_ids), torch.from_numpy(np.stack(seen))), self._steps.device)
+            self._views[camera][slots] = views
 
 
 def noise_of(keys: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
@@ -461,29 +468,6 @@ def mixed(numbers: torch.Tensor) -> torch.Tensor:
     numbers = (numbers ^ _shifted(numbers, 30)) * -0x40A7B892E31B1A47
     numbers = (numbers ^ _shifted(numbers, 27)) * -0x6B2FB644ECCEEE15
     return numbers ^ _shifted(numbers, 31)
-
-
-def exposure_table(stops: float) -> np.ndarray:
-    """Return the brightness of each of 256 values under 2**stops times the light. Shape: (256,), uint8."""
-    if stops == 0.0:
-        return np.arange(256, dtype=np.uint8)
-    light = (np.arange(256) / 255.0) ** _GAMMA * 2.0**stops
-    return np.rint(255.0 * np.minimum(light, 1.0) ** (1.0 / _GAMMA)).astype(np.uint8)
-
-
-def blurred_pictures(pictures: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Blur pictures (n, height, width, channels), uint8, along both sides by weights (n, 2 * radius + 1)."""
-    blurred = pictures.to(torch.float32)
-    for side in (1, 2):
-        length, reach = blurred.shape[side], weights.shape[1] // 2
-        # A fixed order of sums gives the same bits for any number of pictures; a convolution might not.
-        total = torch.zeros_like(blurred)
-        for away in range(-reach, reach + 1):
-            # Edge pixels repeat beyond the edge.
-            places = torch.arange(length, device=blurred.device).add(away).clamp(0, length - 1)
-            total = total + weights[:, away + reach].reshape(-1, 1, 1, 1) * blurred.index_select(side, places)
-        blurred = total
-    return blurred.round().clamp(0, 255).to(torch.uint8)
 
 
 def _shifted(numbers: torch.Tensor, places: int) -> torch.Tensor:
@@ -507,16 +491,25 @@ class SensedEnvironment(EnvironmentWrapper, Background):
         for key in keys:
             if key.startswith("picture.") and CAMERAS not in real.observation_spec:
                 raise EnvironmentBuildError(f"variation '{key}' changes pictures, and the environment shows none")
-            if key == "action.noise" and real.action_spec.choices is not None:
+            if key in ("action.noise", "action.jolt") and real.action_spec.choices is not None:
                 raise EnvironmentBuildError(f"variation '{key}' needs numbers, and the actions here are choices")
+            if key == "action.idle" and not isinstance(real.hold_action, tuple):
+                message = "needs an action that keeps the robot still, and the environment declares none as numbers"
+                raise EnvironmentBuildError(f"variation '{key}' {message} (Environment.hold_action)")
         self._variations, self._work = tuple(variations), background_of(real)
         self._noise = ActionNoise(real.action_spec, real.num_envs, device=real.device)
+        self._is_moved = any(key in ("action.idle", "action.jolt") for key in keys)
+        held = real.hold_action if isinstance(real.hold_action, tuple) else ()
+        # Shape (action_dim,): the action that holds still, NaN for an element that follows the policy.
+        self._held = torch.tensor([math.nan if each is None else each for each in held], device=real.device)
+        self._steps, self._idle, self._jolt_step = torch.zeros(3, real.num_envs, dtype=torch.int64, device=real.device)
+        self._jolt = torch.zeros(real.num_envs, *real.action_spec.shape, device=real.device)
         self._delay = ObservationDelay(real.num_envs, real.device)
         blurs = (max(each.sampler.span[1]) for each in variations if each.key == "picture.blur")
         self._disturbances = Disturbances(real.num_envs, real.device, most_blur=max(blurs, default=0.0))
         self._running = torch.zeros(real.num_envs, dtype=torch.bool, device=real.device)
         # A late picture is drawn before its reader can announce it.
-        self._draws_all = "observation.delay" in keys
+        self._draws_all = "observation.delay" in keys or "picture.dropped" in keys
         self.steps_while_starting = 0 if self._work is None else self._work.steps_while_starting
 
     @property
@@ -532,6 +525,11 @@ class SensedEnvironment(EnvironmentWrapper, Background):
         """Add the episode's variations to those of the environment."""
         return drawn(self._variations, self.real.vary_conditions(conditions, episode), episode)
 
+    def instruction(self, conditions: Conditions) -> str:
+        """Return the words that arrive of an episode's instruction."""
+        instruction = self.real.instruction(conditions)
+        return heard(instruction, conditions) if "instruction.words_seed" in conditions else instruction
+
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
         """Start new episodes in the env slots ``env_ids`` (n,)."""
         self._begin(env_ids, conditions)
@@ -546,11 +544,11 @@ class SensedEnvironment(EnvironmentWrapper, Background):
 
     def step(self, action: torch.Tensor) -> Step:
         """Make one step in every running env slot. Shape of ``action``: (num_envs, action_dim)."""
-        return self._stepped(self.real.step(self._noise.added(action, self._running)))
+        return self._stepped(self.real.step(self._acted(action)))
 
     def begin_step(self, action: torch.Tensor) -> None:
         """Begin a step elsewhere. Shape of ``action``: (num_envs, action_dim)."""
-        self._elsewhere.begin_step(self._noise.added(action, self._running))
+        self._elsewhere.begin_step(self._acted(action))
 
     def finish_step(self) -> Step:
         """Wait for the step that was begun."""
@@ -578,6 +576,34 @@ class SensedEnvironment(EnvironmentWrapper, Background):
         self._noise.begin(slots, strengths, [round(number(own.get("action.noise_seed", 0))) for own in conditions])
         self._delay.begin(env_ids, [round(number(own.get("observation.delay", 0))) for own in conditions])
         self._disturbances.begin(env_ids, conditions)
+        if self._is_moved:
+            self._steps[env_ids] = 0
+            spans = self._noise.span.tolist()
+            idle, moments, jolts = [], [], []
+            for own in conditions:
+                idle.append(round(number(own.get("action.idle", 0))))
+                # The same moment and direction for every strength.
+                generator = np.random.default_rng(round(number(own.get("action.jolt_seed", 0))))
+                moments.append(idle[-1] + int(generator.integers(0, LAST_JOLT_STEP + 1)))
+                signs, strength = generator.integers(0, 2, len(spans)) * 2 - 1, number(own.get("action.jolt", 0.0))
+                jolts.append([strength * span * sign for span, sign in zip(spans, signs.tolist(), strict=True)])
+            own = torch.tensor(idle), torch.tensor(moments), torch.tensor(jolts, dtype=self._jolt.dtype)
+            idle, moments, jolts = on_device(own, self._running.device)
+            self._idle[env_ids], self._jolt_step[env_ids], self._jolt[env_ids] = idle, moments, jolts
+
+    def _acted(self, action: torch.Tensor) -> torch.Tensor:
+        """Return the actions that arrive, shape (num_envs, action_dim)."""
+        action = self._noise.added(action, self._running)
+        if not self._is_moved:
+            return action
+        since = self._steps - self._jolt_step
+        is_jolted = (since >= 0) & (since < JOLT_STEPS)
+        action = torch.where(is_jolted[:, None], action + self._jolt.to(action), action)
+        is_idle = (self._steps < self._idle)[:, None]
+        if len(self._held):
+            action = torch.where(is_idle & self._held.isfinite(), self._held.to(action), action)
+        self._steps += self._running
+        return action
 
     def _begun(self, slots: Sequence[int], observation: Observation) -> Observation:
         moved = torch.zeros_like(self._running)
