@@ -144,21 +144,6 @@ def test_a_query_waits_for_the_others_no_longer_than_it_may_and_a_full_batch_for
     batcher.close()
 
 
-def test_what_comes_during_a_call_is_answered_together_in_the_next(network):
-    batcher = Batcher(network, max_batch=64, max_wait_s=0.0)
-    network.may_go_on.clear()
-    with ThreadPoolExecutor(3) as pool:
-        pool.submit(batcher.ask, query(1), slots_per_call=SLOTS)
-        assert network.is_asked.wait(60.0)
-        later = [pool.submit(batcher.ask, query(seed), slots_per_call=SLOTS) for seed in (2, 3)]
-        while len(batcher._waiting) < 2:
-            pass
-        network.may_go_on.set()
-        assert [each.result().usage.calls for each in later] == [0.5, 0.5]
-    assert network.calls == [SLOTS] * 2
-    batcher.close()
-
-
 def test_a_query_that_the_network_refuses_or_that_contradicts_itself_takes_no_other_down(batcher):
     good, bad = asked_together(batcher, query(1), query(13))
     assert good.answers["action"].shape == (1, 2)
@@ -404,22 +389,6 @@ def test_a_network_elsewhere_answers_as_one_here(place):
     assert answer_of(network) == here["action"][:3].tobytes()
     assert (network.usage.queries, network.usage.entries, network.usage.call_entries) == (1, 3, 8.0)
     network.close()
-
-
-def test_a_rank_sees_what_the_server_does_for_others_while_it_asks_and_nothing_of_before(place):
-    place.serve(random=RandomNetwork)
-    network, other = (ServedNetwork(place.address, "random") for _ in range(2))
-    answer_of(other)
-    answer_of(network)
-    assert (network.usage.seen_entries, network.usage.seen_s) == (0, 0.0)
-    answer_of(other)
-    answer_of(network)
-    usage = network.usage
-    assert (usage.queries, usage.entries, usage.seen_entries) == (2, 6, 6)
-    assert 0 < usage.seen_busy_s <= usage.seen_s
-    network.seen = None
-    answer_of(network)
-    assert network.usage.seen_entries == 6
 
 
 def test_a_server_that_was_lost_and_came_back_goes_on_exactly(place):

@@ -17,10 +17,9 @@ from isaaclab_arena.evaluation.heartbeat import read_rank_status
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.run import how_to_go_on
 from isaaclab_arena.interfaces.policy import PolicyTraits
-from isaaclab_arena.logs import told
 from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena.storage.ledger import read_attempts
-from tests.end_to_end.launching import wait_until, write_jobs
+from tests.end_to_end.launching import write_jobs
 from tests.evaluation.jobs import coin_job, execute, request_of
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy, shrugging
 
@@ -49,25 +48,6 @@ def table(output_directory) -> dict:
 def came_out(output_directory) -> list[dict]:
     episodes = pd.read_csv(output_directory / "episodes.csv")
     return episodes.filter(["outcome", "length", "return", "checksum"]).to_dict("records")
-
-
-def test_a_rank_says_how_far_long_work_of_its_job_has_come(tmp_path):
-    class Pondering(ShrugPolicy):
-        """Waits, the first time it is asked, until its rank says what it does."""
-
-        said: ClassVar[list[str | None]] = []
-
-        def get_action(self, env, observation):
-            for _ in told([] if self.said else [1], "pondering", "coins"):
-                wait_until(lambda: (status := read_rank_status(tmp_path, 0)) is not None and bool(status.long_work))
-                self.said.append("pondering")
-            return super().get_action(env, observation)
-
-    assert run(coin_job(policy_class=Pondering), tmp_path) == 0
-    assert Pondering.said == ["pondering"]
-    status = read_rank_status(tmp_path, 0)
-    assert status is not None
-    assert status.long_work is None
 
 
 @pytest.mark.parametrize("assignment", ["round_robin", pytest.param("dynamic", marks=pytest.mark.slow)])
@@ -246,35 +226,6 @@ def test_the_batch_that_was_chosen_is_in_the_plan_of_what_goes_on_though_the_job
     assert [work.policy_batch for attempt in attempts for work in attempt.jobs] == [None, 4, 4]
     after = table(tmp_path)
     assert (after["policy_batch"], after["reproducible"], after["missing"]) == (4, "bitwise", 0)
-
-
-def test_a_machine_that_cannot_keep_the_batch_of_the_plan_says_so_in_one_line(
-    tmp_path, begun_elsewhere, monkeypatch, caplog
-):
-    monkeypatch.setattr(Network, "granule", 8)
-    assert run(begun_elsewhere, tmp_path, resume="") == 0
-    after = table(tmp_path)
-    assert (after["policy_batch"], after["reproducible"]) == (4, "plan")
-    assert "a batch of 4 rows" in after["plan_because"]
-    [warned] = [
-        each.getMessage() for each in caplog.records if each.levelname == "WARNING" and "batch" in each.getMessage()
-    ]
-    assert warned.endswith(after["plan_because"])
-
-
-def test_a_run_that_is_tracked_has_the_same_results_and_says_where_they_are_shown(tmp_path, caplog):
-    reader = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator", reason="the extra tensorboard is not installed"
-    )
-    alone, tracked = tmp_path / "alone", tmp_path / "tracked"
-    with caplog.at_level("INFO", logger="isaaclab_arena"):
-        assert [run(coin_job(), alone), run(coin_job(), tracked, tracking=("tensorboard",))] == [0, 0]
-    for name in ("results.csv", "episodes.csv"):
-        assert (tracked / name).read_bytes() == (alone / name).read_bytes()
-    shown = reader.EventAccumulator(str(tracked / "logs" / "tensorboard"))
-    shown.Reload()
-    assert shown.Scalars("coins/success_rate")[-1].value == pytest.approx(table(tracked)["success_rate"])
-    assert f"tensorboard: tensorboard --logdir {tracked / 'logs' / 'tensorboard'}" in caplog.messages
 
 
 # What a person is told to type after a run that is not complete.

@@ -77,17 +77,6 @@ def test_the_policy_sees_one_environment_of_the_fixed_size():
     assert {transition.action.shape for transition in notebook.transitions} == {(3, 2)}
 
 
-def test_env_slots_behind_the_real_ones_never_start_and_never_finish():
-    class Brief(ShrugPolicy):
-        def finished(self):
-            return torch.full((8,), self.num_calls % 4 == 0)
-
-    policy, notebook = Brief(), Notebook()
-    rollout(CoinEnvironment(CoinConfig(success_rate=0.0), 3), FixedBatchPolicy(policy, 8), episodes(6), [notebook])
-    assert {record.termination for record in notebook.records} == {"policy_finished"}
-    assert {start.env_id for start in policy.starts} == {0, 1, 2}
-
-
 @pytest.mark.parametrize(("action", "told"), [("wrong_shape", r"\(8, 1\)"), ("list", "list"), ("nan", "env slot 0")])
 def test_a_bad_answer_is_the_policys_error_as_without_padding(action, told):
     policy = FixedBatchPolicy(ShrugPolicy(ShrugCfg(action=action)), 8)

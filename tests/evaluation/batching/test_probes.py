@@ -98,17 +98,6 @@ def test_an_environment_class_of_a_users_own_is_measured_too(tmp_path, environme
     assert (report.plan_because is None) if because is None else because in str(report.plan_because)
 
 
-def test_the_process_wide_generators_are_left_to_the_policy():
-    torch.manual_seed(3)
-    np.random.seed(3)
-    expected = float(torch.rand(1)), np.random.normal()
-    environment = WearsOut(CoinBuilder.config_class(), 2)
-    torch.manual_seed(3)
-    np.random.seed(3)
-    unlike_itself(environment, sees_pictures=False)
-    assert (float(torch.rand(1)), np.random.normal()) == expected
-
-
 # A policy is asked about made-up observations, and is afterwards as it was before.
 
 
@@ -235,23 +224,6 @@ def test_a_policy_is_asked_to_go_on_from_planned_actions_where_its_job_does_so()
         assert not passes(policy, continues=True)
 
 
-def test_what_a_policy_is_asked_to_go_on_from_is_committed_at_first_then_less_and_less_or_nothing():
-    given = []
-
-    class Listed(GoesOn):
-        def continued(self, answer, going_on):
-            given.append(going_on)
-            return super().continued(answer, going_on)
-
-    assert passes(Listed(), continues=True)
-    weights = torch.cat([each.weights for each in given])
-    is_planned = weights.sum(dim=1) > 0
-    assert is_planned.any()
-    assert not is_planned.all()
-    assert (weights[is_planned, 0] == 1).all()
-    assert (weights.diff(dim=1) <= 0).all()
-
-
 def test_only_the_env_slots_that_are_asked_for_together_are_moved():
     """A model that is asked for a few env slots at a time is not asked for all of the environment."""
     started = []
@@ -373,10 +345,6 @@ class Answering:
 def test_answers_of_any_type_are_compared(dtype):
     assert answers_follow_from_examples(Answering(lambda values: (values * 50).to(dtype)), 4)
     assert not answers_follow_from_examples(Answering(lambda values: place(values).to(dtype)), 4)
-
-
-def test_a_single_example_is_not_asked_for():
-    assert answers_follow_from_examples(lambda examples, num_steps: pytest.fail("asked"), 1)
 
 
 def test_examples_that_stand_alone_pass_in_five_calls_each_of_which_is_a_whole_batch_of_different_ones():

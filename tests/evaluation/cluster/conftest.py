@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.launching import command, run
-from tests.evaluation.cluster.clusters import cluster_of
-from tests.evaluation.cluster.driving import GO, QUICK, SLOW, write_mortal_jobs
+from tests.evaluation.cluster.driving import GO, QUICK, SLOW, cluster_of, write_mortal_jobs
 from tests.evaluation.cluster.policies import STEP_S
 
 

@@ -1,16 +1,13 @@
 """The claim server of a run on a cluster, asked by ranks that write in directories of their own."""
 
-import gc
 import json
 import time
-import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import isaaclab_arena
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.claims import Measured
@@ -26,7 +23,6 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
 )
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest, divided_jobs
-from isaaclab_arena.evaluation.queues import DynamicQueue
 from isaaclab_arena.interfaces.episode import Outcome, of_ranges
 from isaaclab_arena.storage.commits import CommitLine, line_text, read_commits
 from isaaclab_arena.storage.contents import Node
@@ -193,30 +189,6 @@ def test_a_rank_asks_for_the_open_pieces_of_its_job_once_a_second(tmp_path, clai
 def test_ranks_speak_the_less_often_the_more_of_them_there_are_and_none_is_taken_for_dead(num_ranks):
     assert num_ranks > 1600 or num_ranks / interval_s(num_ranks) <= EXCHANGES_PER_S
     assert 0.5 <= interval_s(num_ranks) < 30.0 / 3
-
-
-def test_a_rank_that_finds_nothing_asks_once_before_it_rests(tmp_path, home, claim_server):
-    rank, other = (Rank(claim_server, tmp_path / f"node{number}", number) for number in range(2))
-    for _ in range(8):
-        other.claim()
-    rests: list[float] = []
-    queue = DynamicQueue(rank.ledger, world_size=2, stop_requested=lambda: len(rests) == 3, pause=rests.append)
-    assert queue.next_job() is None
-    assert len(rank.asked) == len(rests)
-
-
-def test_the_claim_server_reads_no_list_of_its_claims(tmp_path, home, claim_server):
-    rank = Rank(claim_server, tmp_path / "node", 0)
-    for _ in range(4):
-        rank.finish(rank.claim())
-        rank.ledger.deliver()
-    # Files of others there are not read: only the server makes claims.
-    (home / "claims" / "attempt_1" / "j000000.failed").touch()
-    for _ in range(4):
-        rank.finish(rank.claim())
-    rank.ledger.deliver()
-    assert rank.ledger.claim_next(None) is None
-    assert (committed(home), claim_server.num_unfinished_jobs()) == (list(range(8)), 0)
 
 
 def test_a_rank_hears_with_its_next_delivery_that_the_run_is_to_stop(tmp_path, claim_server):
@@ -398,31 +370,3 @@ def test_a_rank_that_ends_without_dying_makes_nothing_suspect(cluster):
     rank.ledger.begin(rank.claim(), 0, 3)
     cluster.die(0, reason="")
     assert all(not cluster.ranks[1].claim().suspects for _ in range(16))
-
-
-def test_what_the_claim_server_holds_does_not_grow_with_the_episodes(tmp_path, home):
-    request = replace(REQUEST, jobs=(coin_job("coins", num_episodes=4_000),))
-    claim_server = ClaimServer(request, ATTEMPT, home)
-    rank = Rank(claim_server, tmp_path / "node", 0, request=request)
-    held_bytes = []
-    tracemalloc.start(6)
-    try:
-        while (claim := rank.ledger.claim_next(None)) is not None:
-            begin, end = rank.piece(claim)
-            rank.ledger.begin(claim, begin, end - 1)
-            rank.finish(claim)
-            rank.ledger.deliver()
-            if len(held_bytes) < 2:
-                held_bytes.append(bytes_held_by_this_package())
-        held_bytes.append(bytes_held_by_this_package())
-    finally:
-        tracemalloc.stop()
-    assert len(committed(home)) == 4_000
-    assert held_bytes[-1] - held_bytes[1] < 5 * (4_000 - 2 * 4_000 / 16), "less than five bytes for each episode"
-
-
-def bytes_held_by_this_package() -> int:
-    # Other threads of the test's process may import a library meanwhile: those bytes do not count.
-    of_this_package = tracemalloc.Filter(True, f"{Path(isaaclab_arena.__file__).parent}/*", all_frames=True)
-    gc.collect()
-    return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([of_this_package]).traces)

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
@@ -33,6 +34,7 @@ from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena.storage.ledger import ReportedStatus, read_attempt, read_job_reports
 from tests.end_to_end.launching import write_jobs
 from tests.evaluation.cluster.test_claim_server import ORDERS
+from tests.faults.invariants import committed
 
 # What is refused before a cluster is asked for anything.
 
@@ -220,3 +222,55 @@ def test_a_job_whose_recordings_vanish_before_they_are_in_a_dataset_has_failed(t
     (row,) = ended_by_the_driver(tmp_path / "out").jobs.to_dict("records")
     assert row["status"] == "failed"
     assert "episodes 0 to 1" in row["error"]
+
+
+CUTS = {
+    "a piece is claimed": ("claim", ""),
+    "a job begins": ("keep", "job_begun_"),
+    "an episode may begin": ("begin", ""),
+    "an episode is committed": ("commit", ""),
+    "a piece is played": ("finish", ""),
+    "a job is reported": ("keep", "job_report_"),
+}
+"""The call of each transition, and a part of the name of its file."""
+
+
+JOB: dict[str, object] = {**REACH, "policy_type": "tests.evaluation.cluster.policies.LatePolicy"}
+
+
+class CutClaimServer(ClaimServerNextDoor):
+    """Dies before a call, or once it has done what that asks for and before it says so."""
+
+    def __init__(self, claim_server: ClaimServer, event: str, *, is_done: bool) -> None:
+        super().__init__(claim_server)
+        self._method, self._word = CUTS[event]
+        self._is_done, self.is_cut = is_done, False
+
+    def ask(self, calls: Sequence[Call]):
+        for number, (method, arguments, _) in enumerate(calls):
+            if not self.is_cut and method == self._method and self._word in str(arguments):
+                self.is_cut = True
+                self._claim_server.ask(calls[: number + self._is_done], Life(rank=0))
+                self._claim_server.lock.release()
+        if self.is_cut:
+            raise ClaimsLostError("the run's claim server does not answer")
+        return super().ask(calls)
+
+
+# Before a call a run is what the call before left of it.
+@pytest.mark.parametrize("is_done", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("event", CUTS)
+def test_the_next_start_ends_a_run_whose_claim_server_died(tmp_path, event, is_done):
+    cuts: list[CutClaimServer] = []
+
+    def cut(claim_server: ClaimServer) -> CutClaimServer:
+        cuts.append(CutClaimServer(claim_server, event, is_done=is_done))
+        return cuts[0]
+
+    with pytest.raises(ClaimsLostError, match="does not answer"):
+        run_alone(tmp_path, JOB, node=tmp_path / "node", claim_server_class=cut)
+    assert cuts[0].is_cut
+    words = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--resume", str(tmp_path / "out"), "--device", "cpu"]
+    assert main([*words, "--no_report"]) == 0
+    assert committed(tmp_path / "out") == Counter({("reach", 0): 1, ("reach", 1): 1})
+    assert merge_results(tmp_path / "out").complete

@@ -1,13 +1,12 @@
 """What a node lacks or has otherwise is told before anything starts, with the node's name and where it looked."""
 
 import dataclasses
-import os
 import shutil
 import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,18 @@ from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena.storage.contents import DISTRIBUTION
-from tests.end_to_end.launching import ROOT, command, run, write_jobs
-from tests.evaluation.cluster.clusters import NODE, RAY_VARIABLES, add_node, cluster_of, with_patience
-from tests.evaluation.cluster.driving import NUM_EPISODES, committed, driven, ranks_at_work, write_mortal_jobs
+from tests.end_to_end.launching import ROOT, write_jobs
+from tests.evaluation.cluster.driving import (
+    NODE,
+    NUM_EPISODES,
+    add_node,
+    cluster_of,
+    committed,
+    driven,
+    ranks_at_work,
+    with_patience,
+    write_mortal_jobs,
+)
 
 JOB = {
     "name": "reach",
@@ -129,19 +137,6 @@ sys.meta_path.insert(0, Lacks())
 """What makes the interpreters of a node into some that do not have this package, as site customization."""
 
 
-WITH_ANOTHER_VERSION = """
-import importlib.metadata as metadata, pathlib, sys
-
-class Another(metadata.DistributionFinder):
-    def find_spec(self, name, path=None, target=None):
-        return None
-
-    def find_distributions(self, context=metadata.DistributionFinder.Context()):
-        here = metadata.DistributionFinder.Context(name=context.name, path=[str(pathlib.Path(__file__).parent)])
-        return metadata.MetadataPathFinder.find_distributions(here)
-
-sys.meta_path.insert(0, Another())
-"""
 """What lets the version beside it be found before that of the directory in which a run was started, as the same."""
 
 
@@ -151,39 +146,6 @@ def without_package(tmp_path) -> dict[str, str]:
     (tmp_path / "without").mkdir()
     (tmp_path / "without" / "sitecustomize.py").write_text(WITHOUT_PACKAGE)
     return {"PYTHONPATH": str(tmp_path / "without")}
-
-
-@pytest.fixture
-def address(tmp_path, without_package) -> Iterator[str]:
-    """A cluster of three nodes, of which the second has another version of this package, and the third has none."""
-    pytest.importorskip("ray")
-    os.environ.update(RAY_VARIABLES)
-    from ray.cluster_utils import Cluster  # noqa: PLC0415  only where Ray is installed
-
-    other = tmp_path / "other" / f"{DISTRIBUTION.replace('-', '_')}-0.0.9.dist-info"
-    other.mkdir(parents=True)
-    (other / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: 0.0.9\n")
-    (other.parent / "sitecustomize.py").write_text(WITH_ANOTHER_VERSION)
-    node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
-    cluster = Cluster(initialize_head=True, head_node_args=node)
-    cluster.add_node(**node, env_vars={"PYTHONPATH": f"{other.parent}:{ROOT}"})
-    cluster.add_node(**node, env_vars=without_package)
-    assert cluster.address is not None
-    yield cluster.address
-    cluster.shutdown()
-
-
-@pytest.mark.slow
-def test_nodes_with_another_version_or_none_are_refused_by_name_before_anything_starts(tmp_path, address):
-    jobs = write_jobs(tmp_path / "jobs.json", [{**JOB, "policy_type": "random_action", "policy_config_dict": {}}])
-    output = tmp_path / "run"
-    on_ray = ["--cluster", "ray", "--ray_address", address, "--num_ranks", 2, "--device", "cpu"]
-    refused = run(command("--eval_jobs_config", jobs, "--output_dir", output, *on_ray), fresh=True)
-    assert refused.returncode == 2
-    assert f"node {socket.gethostname()}, in {ROOT}: has other versions: {DISTRIBUTION} is 0.0.9" in refused.stderr
-    lacks = "it lacks this package or has another version of it: ModuleNotFoundError: No module named 'isaaclab_arena'"
-    assert f"node {socket.gethostname()}: cannot be checked, so {lacks}; install" in refused.stderr
-    assert not output.exists()
 
 
 @pytest.mark.slow

@@ -1,16 +1,20 @@
 """The ranks of a run on a pretended cluster, by a clock of the test."""
 
 import logging
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from isaaclab_arena.distributed.ranks import DistributedError
-from isaaclab_arena.errors import DiskUnusableError
+from isaaclab_arena.errors import ConfigError, DiskUnusableError
 from isaaclab_arena.evaluation.cluster.claim_server import Call, Life, NodeNeeds, RankDiedError, RefusedError, RunOrders
+from isaaclab_arena.evaluation.eval_runner import asked_for, main
 from isaaclab_arena.evaluation.heartbeat import RankFate, RankReport, RankStatus
+from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.process import Interruption
+from tests.end_to_end.launching import write_jobs
 from tests.evaluation.cluster.test_claim_server import ORDERS
 
 ray_engine = pytest.importorskip(
@@ -231,3 +235,75 @@ def test_the_process_of_a_dead_rank_is_what_makes_its_episodes_suspect():
     cluster = PretendedCluster({3: [died(1)], 9: [finished(0), finished(1, life=1)]}, starts={0: 1, 1: 1}, jobs_end_s=9)
     work(cluster)
     assert cluster.blamed[Life(rank=1)] == "its node has died"
+
+
+JOB = {
+    "name": "reach",
+    "arena_env_args": {"environment": "reach"},
+    "policy_type": "random_action",
+    "num_episodes": 1,
+}
+
+
+SERVED = {
+    "arena_env_args": {"environment": "reach", "action_mode": "ee_delta"},
+    "policy_type": "rsl_rl",
+    "policy_config_dict": {"checkpoint_path": "models/reach"},
+    "num_episodes": 2,
+}
+
+
+def test_a_shared_policy_server_is_refused_with_its_key_its_jobs_and_the_way_out(tmp_path):
+    jobs = [
+        {**SERVED, "name": "alone"},
+        {**SERVED, "name": "served", "policy_server": {"shared": "node"}},
+        {**SERVED, "name": "served by one", "policy_server": {"shared": "run"}},
+    ]
+    file = write_jobs(tmp_path / "jobs.json", jobs)
+    request = asked_for(("--eval_jobs_config", str(file), "--cluster", "ray"))
+    with pytest.raises(ConfigError) as refused:
+        ray_engine.execute_on_cluster(request, ClusterOptions(cluster="ray"))
+    problems = refused.value.problems
+    assert {(str(each.file), each.job, each.key) for each in problems} == {
+        (str(file), name, "policy_server.shared") for name in ("served", "served by one")
+    }
+    assert all("torchrun" in str(each) for each in problems)
+
+
+@pytest.fixture
+def said(tmp_path, capsys) -> Callable[[str], str]:
+    jobs = write_jobs(tmp_path / "jobs.json", [JOB])
+
+    def run(address: str) -> str:
+        output = tmp_path / "run"
+        words = ["--eval_jobs_config", jobs, "--output_dir", output, "--cluster", "ray", "--ray_address", address]
+        assert main([*map(str, words)]) == 2
+        assert not output.exists()
+        return capsys.readouterr().err
+
+    return run
+
+
+def test_an_address_at_which_nobody_listens_or_that_is_none_of_the_head_is_refused(said):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = f"127.0.0.1:{server.getsockname()[1]}"
+    for address, words in ((free, "ray start --head"), ("ray://head:10001", "ray job submit"), ("head:first", "int()")):
+        message = said(address)
+        assert message.startswith("error: --ray_address: ")
+        assert f"'{address}'" in message
+        assert words in message
+
+
+def test_a_cluster_that_asks_for_a_token_says_where_that_is(said, monkeypatch):
+    def refuse(**_: object) -> None:
+        raise ray_engine.exceptions.RayError("RPC error: InvalidAuthToken: it is missing. Note: RAY_AUTH_MODE is ...")
+
+    monkeypatch.setattr(ray_engine.ray, "init", refuse)
+    message = said("auto")
+    assert "(RPC error: InvalidAuthToken: it is missing)" in message
+    assert "~/.ray/auth_token" in message
+
+
+@pytest.mark.parametrize("options", [ray_engine.ONCE, ray_engine.CLAIM_SERVER_OPTIONS])
+def test_ray_begins_no_actor_anew_and_calls_none_twice(options):
+    assert (options["max_restarts"], options["max_task_retries"]) == (0, 0)

@@ -238,27 +238,6 @@ def test_every_second_until_the_first_step_belongs_to_one_part_and_those_of_kern
     )
 
 
-def test_what_comes_after_the_first_step_is_no_start_up():
-    world = World()
-    clock = world.clock()
-    make_a_step(clock)
-    before = clock.start_up()
-    world.passes(5.0, compile_s=5.0)
-    make_a_step(clock)
-    clock.finish(StartUpPart.ENVIRONMENT)
-    assert clock.start_up() == before
-    assert before.first_step_s == 0.0
-
-
-def test_a_job_that_fails_on_the_way_tells_how_far_it_came_and_kernels_side_by_side_leave_nothing_negative():
-    world = World()
-    clock = world.clock(import_s=None)
-    world.passes(4.0, compile_s=3.0, load_s=1.5)
-    assert clock.start_up() == StartUp(compile_s=3.0, kernel_load_s=1.5)
-    clock.finish(StartUpPart.ENVIRONMENT)
-    assert clock.start_up().build_environment_s == 0.0
-
-
 WARM = {"compile_s": 14.0, "load_s": 0.3}
 IN_WORDS = "kernels compiled 14.0 s, kernels loaded 0.3 s, environment 0.8 s"
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,17 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.interfaces.episode import Outcome, split_evenly
-from isaaclab_arena.interfaces.policy import PolicyTraits
+from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.ledger import JobReport, ReportedStatus, Reproducible, StartUp
+from isaaclab_arena.storage.episodes import list_episodes
+from isaaclab_arena.storage.ledger import (
+    JobReport,
+    ReportedStatus,
+    Reproducible,
+    StartUp,
+    episode_files,
+    read_job_reports,
+)
 from tests.evaluation.jobs import coin_job as job
 from tests.evaluation.jobs import settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, Notebook, RepeatablePolicy, ShrugPolicy, shrugging
@@ -65,21 +74,6 @@ def test_an_episode_that_takes_too_long_is_an_error_that_gives_way_to_the_same_e
     log = read_commits(tmp_path / "coins", "coins")
     assert [(line.attempt, line.outcome == Outcome.ERROR) for line in log.lines] == [(2, False)] * 3
     assert (log.retried_episodes, log.unequal_episodes) == ((0, 1, 2), ())
-
-
-def test_a_policy_is_asked_on_the_batch_of_the_rank_unless_its_env_slots_are_independent(tmp_path):
-    sizes = []
-
-    curious, independent = (
-        shrugging(lambda env, _: sizes.append(env.num_envs), traits=PolicyTraits(batch_invariant=alone))
-        for alone in (False, True)
-    )
-    runner = JobRunner(settings(tmp_path, policy_batch=16))
-    assert runner.run(job("network", policy_class=curious)).status is ReportedStatus.COMPLETED
-    assert set(sizes) == {16}
-    sizes.clear()
-    assert runner.run(job("table", policy_class=independent)).status is ReportedStatus.COMPLETED
-    assert set(sizes) == {4}
 
 
 @pytest.mark.parametrize(
@@ -345,40 +339,38 @@ def test_a_policy_that_can_share_its_network_is_loaded_once(tmp_path):
     assert Sharing.loaded == 1
 
 
-class Counted(ShrugPolicy):
-    """Is told for how many env slots it acts, and refuses to act for others."""
-
-    traits = PolicyTraits(reproducible=True)
-
-    def __init__(self, num_envs: int) -> None:
-        super().__init__()
-        self.told = num_envs
-
-    @classmethod
-    def from_dict(cls, config_dict) -> "Counted":
-        return cls(config_dict["num_envs"])
-
-    def get_action(self, env, observation):
-        assert env.num_envs == self.told
-        return super().get_action(env, observation)
-
-
-@pytest.mark.parametrize("policy_batch", [None, 8])
-def test_each_policy_is_told_the_number_of_env_slots_that_it_is_asked_for(tmp_path, policy_batch):
-    asked = job(policy_class=Counted, num_envs=5)
-    asked = Job(**{**vars(asked), "policy_options": {"num_envs": policy_batch or 5}})
-    report, _ = played(tmp_path, asked, policy_batch=policy_batch)
-    assert report.error is None
-    assert report.reproducible is Reproducible.BITWISE
-
-
-def test_a_group_that_fails_is_the_jobs_failure(tmp_path):
-    report, _ = played(tmp_path, job(raise_at=7, environment=CoinConfig(success_rate=1.0)))
-    assert report.status is ReportedStatus.FAILED
-    assert report.error == "ValueError: I would rather not"
-
-
 def test_how_env_slots_are_divided_decides_what_comes_out_unless_batches_have_one_size():
     assert RunOptions(pipeline=2).result_settings()["pipeline"] == 2
     assert RunOptions(pipeline=2, deterministic=True).result_settings()["pipeline"] is None
     assert RunOptions().result_settings()["pipeline"] is None
+
+
+def report_on_disk(output_directory: Path, name: str) -> JobReport:
+    (report,), problems = read_job_reports(output_directory / name, name)
+    assert problems == []
+    return report
+
+
+class FilmedCoins(CoinEnvironment):
+    """Coins that are filmed in grey."""
+
+    filmable = (VIEWPORT,)
+
+    def film_later(self, env_ids: Sequence[int], cameras: Sequence[str]) -> list[Callable[[], dict[str, np.ndarray]]]:
+        return [lambda: {VIEWPORT: np.full((32, 48, 3), 99, np.uint8)} for _ in env_ids]
+
+
+def test_dataset_films_and_time_are_in_place_when_the_report_of_a_job_is_written(tmp_path):
+    filmed = settings(tmp_path, no_dataset=False, record_viewport_video=True)
+    runner = JobRunner(filmed)
+    coins = CoinBuilder(FilmedCoins), CoinConfig(success_step=3, failure_step=3)
+    report = runner.run(job("first", *coins, num_episodes=3))
+    assert report_on_disk(tmp_path, "first") == report
+    assert report.status is ReportedStatus.COMPLETED
+    assert list_episodes(tmp_path / "first" / "dataset_first.hdf5") == [0, 1, 2]
+    assert list(episode_files(tmp_path / "first")) == []
+    assert len(list((tmp_path / "first" / "videos").glob("*.mp4"))) == 3
+    assert (tmp_path / "first" / "contact_sheet.png").is_file()
+    parts = report.build_s + report.simulate_s + report.policy_s + report.render_s + report.record_s + report.idle_s
+    assert parts == pytest.approx(report.wall_s, abs=0.01)
+    runner.close()

@@ -1,9 +1,8 @@
 """Hooks and instructions that a job's policy receives."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-from unittest import SkipTest
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from isaaclab_arena.evaluation.batching import on_fixed_batch
 from isaaclab_arena.evaluation.builds import settle_served_model
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
@@ -21,14 +19,10 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
 from isaaclab_arena.policy.catalog import function_policy_class
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
-from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena.storage.ledger import ReportedStatus, Reproducible
-from isaaclab_arena.testing import EnvironmentConformance
 from tests.evaluation.jobs import coin_job, config_of, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy, shrugging
-from tests.fakes_environment import episodes as own_names_episodes
-from tests.outsiders.test_another_model_behind_the_server import FIRST, OTHER, Served
-from tests.testing.one_rule import rule
+from tests.outsiders.test_another_model_behind_the_server import OTHER, Served
 
 # When a policy is asked whether it fits, and when it hears that episodes have ended.
 
@@ -58,13 +52,6 @@ def test_a_policy_hears_of_the_end_of_every_episode_before_the_env_slot_starts_a
     rollout(environment, on_fixed_batch(listener, batch), episodes(3), [])
     ends = [f"end {env_id} of {seen}" for env_id in (0, 1)]
     assert listener.heard == ["start 0", "start 1", *ends, "start 0", ends[0]]
-
-
-def test_a_policy_hears_of_episodes_that_take_too_long():
-    listener = Listener()
-    environment = CoinEnvironment(CoinConfig(success_rate=0.0), 1)
-    rollout(environment, listener, episodes(1), [], limits=RolloutLimits(episode_timeout_s=0.0))
-    assert listener.heard == ["start 0", "end 0 of 1"]
 
 
 class Picky(PolicyBase[PolicyCfg]):
@@ -230,16 +217,6 @@ class OwnPolicy(ShrugPolicy):
             setattr(self, name, [name])
 
 
-class Announcing(ShrugPolicy):
-    def pictures_to_see(self, env, starting):
-        raise AssertionError("there is no camera")
-
-
-def test_no_policy_is_asked_for_pictures_of_an_environment_without_a_renderer(tmp_path):
-    report = JobRunner(settings(tmp_path)).run(coin_job(policy_class=Announcing))
-    assert (report.status, report.error) == (ReportedStatus.COMPLETED, None)
-
-
 def test_own_attributes_of_any_name_do_not_offer_anything(tmp_path):
     report = JobRunner(settings(tmp_path, pipeline=2)).run(
         coin_job(builder=CoinBuilder(OwnEnvironment), policy_class=OwnPolicy)
@@ -247,40 +224,7 @@ def test_own_attributes_of_any_name_do_not_offer_anything(tmp_path):
     assert (report.status, report.error) == (ReportedStatus.COMPLETED, None)
 
 
-def test_own_methods_of_any_name_are_not_called():
-    environment = OwnEnvironment(CoinConfig(), 1)
-    for each in (*own_names_episodes(1), replace(*own_names_episodes(1), start_state={})):
-        assert rollout(environment, ShrugPolicy(), [each], []).finished_episodes == 1
-
-
-def test_conformance_leaves_own_names_alone():
-    def made(name):
-        return rule(EnvironmentConformance, name, make=lambda _, num_envs: OwnEnvironment(CoinConfig(), num_envs))
-
-    made("steps_have_the_shapes_of_the_contract")()
-    for name in ("a_snapshot_brings_everything_back", "a_recorded_episode_starts_again_exactly"):
-        with pytest.raises(SkipTest, match="not offered"):
-            made(name)()
-
-
 # Which model the servers of a job serve.
-
-
-class Silent(ShrugPolicy):
-    """Asks a server, and knows no way to ask what it serves."""
-
-    @property
-    def is_remote(self) -> bool:
-        return True
-
-
-def test_a_server_that_states_nothing_is_unknown_and_that_is_said_once_it_matters(tmp_path, caplog):
-    silent = Silent()
-    assert settle_served_model(tmp_path, "coins", [silent]) == UNKNOWN
-    assert settle_served_model(tmp_path, "coins", [silent]) == UNKNOWN
-    assert caplog.text == ""
-    assert settle_served_model(tmp_path, "coins", [Served()]) == FIRST
-    assert "may be another model" in caplog.text
 
 
 def test_two_servers_of_one_job_must_serve_the_same(tmp_path):

@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.batching import on_fixed_batch
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.evaluation.running_episodes import RolloutLimits
-from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg, load_trained
@@ -75,10 +72,6 @@ def test_the_expert_of_every_task_does_on_a_gpu_what_it_does_on_the_cpu(tmp_path
     assert_alike(tmp_path, name, ScriptedPolicy)
 
 
-def test_so_it_does_with_an_arm_of_fewer_joints(tmp_path):
-    assert_alike(tmp_path, "push_cube", ScriptedPolicy, embodiment="so101", action_mode="ee_delta")
-
-
 @pytest.mark.parametrize("name", FLOOR_ENVIRONMENTS)
 def test_random_actions_move_machines_there_as_they_do_here(tmp_path, name):
     assert_alike(tmp_path, name, RandomActionPolicy)
@@ -108,23 +101,3 @@ def test_a_trained_network_acts_there_as_it_does_here(tmp_path, name, network_on
 
     expected = recorded(tmp_path, name, policy(CPU), CPU)
     assert_the_same(recorded(tmp_path, name, policy(network_on), GPU), expected)
-
-
-def test_a_policy_on_a_batch_of_one_size_is_asked_there_too(tmp_path):
-    assert_alike(tmp_path, "reach", lambda: on_fixed_batch(TurningPolicy(), 4))
-
-
-def test_episodes_are_cut_there_as_they_are_here(tmp_path):
-    env = build_on_the_floor(there("cartpole"), num_envs=NUM_ENVS, device=GPU, backend="warp")
-    done = rollout(
-        env, TurningPolicy(), [episode(index) for index in range(4)], [], limits=RolloutLimits(max_steps=3, max_envs=1)
-    )
-    assert done.cut_episodes == 1
-
-
-class TurningPolicy(PolicyBase[None]):
-    """Acts on what it sees."""
-
-    def get_action(self, env: Environment, observation: Any) -> torch.Tensor:
-        seen = torch.cat([value.reshape(env.num_envs, -1) for value in observation["policy"].values()], dim=1)
-        return torch.tanh(seen[:, : env.action_spec.shape[0]])

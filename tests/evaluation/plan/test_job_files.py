@@ -68,15 +68,6 @@ def test_a_job_file_whose_interpreter_is_missing_says_so_and_how_to_make_it(path
     }
 
 
-def test_the_sweep_makes_the_jobs_that_its_comment_promises():
-    jobs = load_jobs_file(next(path for path in JOB_FILES if path.name == "sweep.yaml")).jobs
-
-    assert len(jobs) == 12
-    assert jobs[0].name == "lift-seed0-cube"
-    assert jobs[0].language_instruction == "lift the cube and hold it"
-    assert jobs[-1].name == "reach-zero_action-seed1"
-
-
 # What recordings say of themselves is held against the job that plays them.
 
 

@@ -1,7 +1,6 @@
 """Jobs that are checked and planned before a run."""
 
 import json
-import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.cli.main import main
+from isaaclab_arena.config.loading import load_jobs_file, read_jobs
+from isaaclab_arena.config.schema import JobConfig, JobDefaults
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem
@@ -19,10 +19,8 @@ from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.registry import Registry
 from isaaclab_arena.storage.ledger import RunPlan, read_plan_copy, read_run_plan, write_run_plan
-from tests.end_to_end.mistakes import mistaken
 from tests.evaluation.jobs import coin_job, request_of
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
-from tests.growth import assert_grows_linearly
 
 # Tests of checking jobs against the environments and policies that exist.
 
@@ -206,29 +204,6 @@ def test_an_environment_may_say_how_many_episodes_it_has(changes, num_episodes):
     assert resolve_jobs([config])[0].config.num_episodes == num_episodes
 
 
-def test_ten_times_the_jobs_are_checked_in_about_ten_times_the_time():
-    def check(num_jobs: int) -> None:
-        jobs = [
-            job(name=str(position), environment_args={"success_step": position % 100}) for position in range(num_jobs)
-        ]
-        assert len(resolve_jobs(jobs)) == num_jobs
-
-    assert_grows_linearly(check)
-
-
-def test_a_million_episodes_take_no_memory_before_they_run(tmp_path):
-    path = tmp_path / "jobs.json"
-    path.write_text(json.dumps(mistaken(num_episodes=1_000_000)))
-    loaded = load_jobs_file(path).jobs
-    resolve_jobs(loaded)
-    tracemalloc.start()
-    [job] = resolve_jobs(loaded)
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert job.config.num_episodes == 1_000_000
-    assert peak_bytes < 2**20
-
-
 CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
 
 
@@ -266,13 +241,6 @@ def test_what_differs_from_the_plan_is_named_with_both_values(tmp_path, before, 
     found = told(read_run_plan(tmp_path), now)
     assert len(found) == len(differences)
     assert all(each.startswith(start) for each, start in zip(found, differences, strict=True)), found
-
-
-def test_an_option_that_an_earlier_plan_lacks_had_its_default():
-    now = plan_of(compression="gzip")
-    settings = {name: value for name, value in now.settings.items() if name not in ("compression", "torch_threads")}
-    (problem,) = told(replace(now, settings=settings), now)
-    assert problem == '--compression: was "none" when the run began, now "gzip"'
 
 
 def test_another_number_of_env_slots_is_left_to_who_builds_the_job():
@@ -324,3 +292,70 @@ def test_the_task_is_the_jobs_label_or_else_what_is_to_be_done_in_its_environmen
     assert balance not in (None, "cartpole")
     assert labelled == "t"
     assert [entry.task for entry in plan_of(coin_job("a")).jobs] == ["coins"], "it does not say"
+
+
+REACH = {"name": "reach", "arena_env_args": {"environment": "reach"}, "policy_type": "scripted", "num_episodes": 50}
+
+
+class OneMemory(PolicyBase):
+    """Promises nothing: it may remember one episode for all env slots."""
+
+    def get_action(self, env, observation):
+        raise NotImplementedError
+
+
+def chosen(*, defaults=None, **keys) -> int:
+    file = read_jobs({"jobs": [{**REACH, **keys}]}, source="jobs.json", defaults=defaults)
+    (job,) = resolve_jobs(file.jobs)
+    return job.config.num_envs
+
+
+def with_slots(num_envs) -> dict[str, object]:
+    return {"arena_env_args": {"environment": "reach", "num_envs": num_envs}}
+
+
+def test_as_many_as_pay_and_not_more_than_episodes_of_a_build():
+    assert chosen() == chosen(**with_slots("auto")) == 16
+    assert chosen(num_episodes=5) == 5
+    assert chosen(num_episodes=10, num_rebuilds=3) == 4
+    assert chosen(policy_type="random_action") == 16
+
+
+def test_a_number_that_the_user_gives_stays():
+    assert chosen(**with_slots(1)) == 1
+    assert chosen(defaults=JobDefaults(num_envs=3)) == 3
+    assert chosen(defaults=JobDefaults(num_envs=3), **with_slots(2)) == 2
+
+
+def test_one_where_more_would_change_the_episodes():
+    steps = {**REACH, "num_steps": 30}
+    del steps["num_episodes"]
+    (job,) = resolve_jobs(read_jobs({"jobs": [steps]}, source="jobs.json").jobs)
+    assert job.config.num_envs == 1
+    assert chosen(policy_type=f"{__name__}.OneMemory") == 1
+
+
+def test_files_in_forms_of_arena_keep_the_one_that_they_mean_there():
+    tokens = {**REACH, "arena_env_args": ["reach", "--embodiment", "panda"]}
+    run = {"environment": {"type": "reach"}, "policy": {"type": "scripted"}, "rollout_limit": {"num_episodes": 50}}
+    for document in ({"jobs": [tokens]}, {"runs": {"reach": run}}):
+        (job,) = resolve_jobs(read_jobs(document, source="jobs.json").jobs)
+        assert job.config.num_envs == 1
+
+
+def test_a_text_that_is_no_number_is_refused():
+    (problem,) = read_jobs({"jobs": [{**REACH, **with_slots("many")}]}, source="jobs.json").problems
+    assert problem.key == "arena_env_args.num_envs"
+
+
+@pytest.mark.parametrize("assignment", ["round_robin", "dynamic"])
+def test_a_resumed_run_keeps_the_number_that_it_began_with(tmp_path, assignment):
+    run = ["--output_dir", str(tmp_path / "out"), "--assignment", assignment]
+    for num_episodes, resumes in ((3, []), (8, ["--resume"])):
+        (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [{**REACH, "num_episodes": num_episodes}]}))
+        assert main(["run", str(tmp_path / "jobs.json"), *run, *resumes]) == 0
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["jobs"][0]["config"]["num_envs"] == 3
+    (attempts,) = [json.loads((tmp_path / "out" / "attempts" / "attempt_2.json").read_text())["jobs"]]
+    assert [each["chosen_num_envs"] for each in attempts] == [3]
+    lines = (tmp_path / "out" / "reach" / "episode_results_rank0.jsonl").read_text().splitlines()
+    assert {json.loads(line)["env_id"] for line in lines} == {0, 1, 2}

@@ -152,14 +152,6 @@ def test_a_caller_finds_its_random_numbers_and_types_again_and_a_block_finds_tho
     assert {name: look() for name, look in GENERATORS.items()} == before
 
 
-def test_warnings_reach_those_who_listened_and_debugging_reaches_no_other(caplog):
-    logger = logging.getLogger("isaaclab_arena.some.room")
-    with left_alone():
-        logger.debug("a detail")
-        logger.warning("a doubt")
-    assert caplog.messages == ["a doubt"]
-
-
 class Meddling(ShrugPolicy):
     """Does to the process what its job asks for, when it is made."""
 
@@ -214,17 +206,6 @@ def test_one_line_names_what_was_changed_and_by_which_class_once(tmp_path, caplo
     assert told(caplog) == [f"policy 'Doubling' changed settings of the process: {what}; other jobs do not see them"]
 
 
-def test_nothing_is_said_of_where_torch_keeps_compiled_code(tmp_path, caplog, monkeypatch):
-    """It writes that down by itself, when its compiler loads."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "here")
-
-    def act() -> None:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = "there"
-
-    JobRunner(settings(tmp_path)).run(coin_job(policy_class=meddling("Compiling", act)))
-    assert told(caplog) == []
-
-
 @pytest.mark.parametrize(
     ("name", "act", "what"),
     [
@@ -265,16 +246,6 @@ def test_a_policy_that_is_kept_finds_again_what_it_has_set(tmp_path):
     assert kept.found[-1]["path"][-1] == "added meanwhile"
 
 
-def test_what_a_policy_has_set_in_one_run_is_not_set_in_the_next(tmp_path):
-    """Its code may have been edited between the two."""
-    edited = meddling("Edited", lambda: torch.set_default_dtype(torch.float64))
-    JobRunner(settings(tmp_path / "first")).run(coin_job(policy_class=edited))
-    edited.act = staticmethod(lambda: None)
-    edited.found.clear()
-    JobRunner(settings(tmp_path / "second")).run(coin_job(policy_class=edited))
-    assert {found["dtype"] for found in edited.found} == {torch.float32}
-
-
 def test_jobs_that_take_turns_do_not_see_what_the_others_set(tmp_path):
     double = meddling("DoubleInTurn", lambda: torch.set_default_dtype(torch.float64))
     single = meddling("SingleInTurn", lambda: None)
@@ -306,22 +277,6 @@ def test_what_is_set_in_a_step_is_put_back_and_names_those_whose_code_ran(tmp_pa
     JobRunner(settings(tmp_path)).run(coin_job(builder=CoinBuilder(RaisingEnvironment), policy_class=policy_class))
     assert np.geterr() == before
     assert [line.partition(" changed settings ")[0] for line in told(caplog)] == [blamed]
-
-
-class Untidy(ShrugPolicy):
-    """Changes the process when it is closed."""
-
-    def close(self):
-        torch.set_default_dtype(torch.float64)
-
-
-def test_what_closing_a_policy_sets_does_not_reach_the_job_for_which_it_makes_room(tmp_path, caplog):
-    runner = JobRunner(settings(tmp_path))
-    runner.run(coin_job("untidy", policy_class=Untidy))
-    after = meddling("After", lambda: None)
-    runner.run(coin_job("after", policy_class=after))
-    assert {found["dtype"] for found in after.found} == {torch.float32}
-    assert any(line.startswith("closing Untidy changed settings of the process") for line in caplog.messages)
 
 
 MODULE = """

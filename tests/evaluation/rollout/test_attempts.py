@@ -26,7 +26,7 @@ from isaaclab_arena.sim.warp_backend import BufferSizes, WarpBackend, with_more_
 from tests.environments.building import build, episode
 from tests.environments.variations.varying import build_varied, everything
 from tests.fakes import Notebook
-from tests.fakes_environment import BoldPolicy, PushPolicy, ScriptedEnvironment, episodes
+from tests.fakes_environment import BoldPolicy, ScriptedEnvironment, episodes
 from tests.pretend_backend import simulate_with_warp
 from tests.pretend_gpu import GPU
 
@@ -140,27 +140,6 @@ def test_pictures_that_were_announced_are_drawn_once_where_a_step_is_made_again(
     assert all(map(torch.equal, policies[0].pictures, policies[1].pictures))
 
 
-def test_a_step_that_was_not_made_leaves_everything_as_it_was():
-    env = build("cramped_lift_object", num_envs=NUM_ENVS, backend="warp")
-    conditions = [env.draw_conditions(episode(index).conditions_generator()) for index in range(NUM_ENVS)]
-    env.reset(torch.arange(NUM_ENVS), conditions)
-    action = torch.zeros((NUM_ENVS, *env.action_spec.shape))
-    for _ in range(2):
-        env.try_step(action)
-    before = env.snapshot()
-    step = env.try_step(action)
-    after = env.snapshot()
-    assert step.made is not None
-    assert not (step.made | step.terminated | step.truncated | step.diverged | step.reward.bool()).any()
-    assert before is not None
-    assert after is not None
-    for key in before.keys() - {"backend.ctrl"}:
-        np.testing.assert_array_equal(after[key].numpy(), before[key].numpy(), err_msg=key)
-    again = env.step_again()
-    assert again.made is not None
-    assert again.made.all()
-
-
 class Tries(ScriptedEnvironment):
     """Fails at first in every step."""
 
@@ -192,11 +171,6 @@ def test_observers_are_shown_no_step_that_was_not_made(sizes: tuple[int, ...]):
     assert any(record.saturated_action_share for record in notebooks[0].records)
 
 
-class Halves:
-    def step(self, action: torch.Tensor) -> Step:
-        return super().step(0.5 * action)  # pyright: ignore[reportAttributeAccessIssue]  of the class beside it
-
-
 class HasAStepOfItsOwn(Tries):
     def step(self, action: torch.Tensor) -> Step:
         return super().step(0.5 * action)
@@ -210,41 +184,15 @@ class Wraps(EnvironmentWrapper):
         return self.real.step(0.5 * action)
 
 
-class MixesInAStep(Halves, Tries):
-    pass
-
-
-class TriesAgain(HasAStepOfItsOwn):
-    """Has its own try over the step of the class above it."""
-
-    def try_step(self, action: torch.Tensor) -> Step:
-        return Tries.try_step(self, action)
-
-
 def test_an_environment_with_steps_of_its_own_over_one_that_tries_makes_its_own(caplog):
     action = torch.zeros(1, 3)
     for environment, is_tried in (
         (Tries(1), True),
         (HasAStepOfItsOwn(1), False),
-        (MixesInAStep(1), False),
         (Wraps(Tries(1)), False),
-        (TriesAgain(1), True),
     ):
         environment.reset(torch.tensor([0]), [environment.draw_conditions(np.random.default_rng(0))])
         assert (environment.try_step(action).made is not None) is is_tried
     with caplog.at_level("INFO"):
         type("Own", (Tries,), {"step": ScriptedEnvironment.step})
     assert caplog.messages == ["Own has a 'step' of its own, so 'try_step' of its base is ignored"]
-
-
-class MakesNone(ScriptedEnvironment):
-    """Says of its steps that it made none, and cannot try them again."""
-
-    def step(self, action: torch.Tensor) -> Step:
-        return replace(super().step(action), made=torch.zeros_like(self._running))
-
-
-def test_an_environment_that_does_not_try_is_never_asked_again():
-    env = MakesNone(1)
-    with pytest.raises(TypeError, match="MakesNone"):
-        rollout(env, PushPolicy(), episodes(1), [])

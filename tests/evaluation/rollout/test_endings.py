@@ -11,15 +11,14 @@ from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
-from isaaclab_arena.evaluation.running_episodes import Ending, PolicyAnswer, RolloutLimits, RunningEpisodes, ending_of
+from isaaclab_arena.evaluation.running_episodes import Ending, RolloutLimits, ending_of
 from isaaclab_arena.interfaces.environment import Observation, Step
 from isaaclab_arena.interfaces.environment_builder import Background, EnvironmentWrapper
-from isaaclab_arena.interfaces.episode import Conditions, Episode, Outcome
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.episode import Conditions, Outcome
+from isaaclab_arena.interfaces.observer import Observer
 from tests.environments.building import build, hold_still, start
 from tests.fakes import Notebook
-from tests.fakes_environment import SOLVED_LENGTHS, ActionLog, PushPolicy, ScriptedEnvironment, episodes
+from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
 
 # Env slots that are reset elsewhere rest for a fixed number of the others' control steps, then begin.
 
@@ -110,20 +109,6 @@ def test_others_make_the_same_number_of_steps_however_long_a_reset_takes_then_it
     assert environment.said[begun + 1 : waited + 1] == [step, step, ("finish", [0])]
 
 
-def test_of_two_resets_that_were_begun_one_after_the_other_only_the_first_is_waited_for_in_its_turn():
-    class Later(Lasting):
-        """Episodes that take 3, 4, 8, 8 … steps."""
-
-        def vary_conditions(self, conditions, episode) -> Conditions:
-            return {**conditions, "script.length": {0: 3, 1: 4}.get(episode.episode_index, 8)}
-
-    environment = Later(3)
-    rollout(environment, PushPolicy(), episodes(5), [])
-    step, first = ("step", []), environment.said.index(("begin", [0]))
-    waited = ("begin", [1]), step, ("finish", [0]), step, ("finish", [1])
-    assert environment.said[first : first + 7] == [("begin", [0]), step, *waited]
-
-
 def test_no_step_is_waited_for_where_no_other_episode_is_under_way():
     environment = Lasting(1)
     rollout(environment, PushPolicy(), episodes(2), [])
@@ -150,18 +135,6 @@ def test_observers_see_an_episode_begin_when_it_is_its_turn_and_its_time_counts_
     turns = Turns()
     rollout(Lasting(2), PushPolicy(), episodes(4), [turns])
     assert turns.begun == {0: 0, 1: 0, 2: 5, 3: 8}
-
-
-def test_an_episode_that_is_solved_where_it_starts_is_over_when_it_is_its_turn():
-    class SolvedElsewhere(Elsewhere):
-        """Episodes that would take `SOLVED_LENGTHS` are solved at their start."""
-
-        def solved_at_start(self, env_ids):
-            return [int(self._length[env_id]) in SOLVED_LENGTHS for env_id in env_ids]
-
-    _, records = played(SolvedElsewhere(2), 20)
-    assert [record.episode.episode_index for record in records] == list(range(20))
-    assert {record.length for record in records} >= {0, 5}
 
 
 @pytest.mark.parametrize("wraps", [True, False])
@@ -208,13 +181,6 @@ def test_a_policy_that_is_lost_leaves_no_reset_unanswered(groups):
     with pytest.raises(PolicyLostError):
         play(episodes(9), [])
     assert [environment.starting for environment in environments] == [[]] * groups
-
-
-def test_groups_that_take_turns_start_episodes_beside_their_own_steps():
-    notebook, environments = Notebook(), [Lasting(2), Lasting(2)]
-    groups = [EnvGroup(environment=each, policy=PushPolicy()) for each in environments]
-    pipelined_rollout(groups, episodes(12), [notebook])
-    assert sorted(record.episode.episode_index for record in notebook.records) == list(range(12))
 
 
 # How an episode ended where several reasons come together, in every combination of them.
@@ -267,49 +233,6 @@ def test_reasons_that_coincide_have_an_order_and_diverged_physics_comes_before_e
     assert ending_of(step(**usual, diverged=True), 0) == broken
     told = step(**usual, diverged=True, errors={0: "it fell apart"})
     assert ending_of(told, 0) == replace(broken, error="it fell apart")
-
-
-def under_way() -> RunningEpisodes:
-    running = RunningEpisodes(1, torch.device("cpu"), ArraySpec(shape=(1,)))
-    episode = Episode(job="j", episode_index=0, seed=0)
-    running.begin([EpisodeStart(env_id=0, episode=episode, conditions={}, language_instruction="")], now_s=0.0)
-    return running
-
-
-def test_episodes_that_nothing_repeats_are_errors():
-    running = under_way()
-    assert running.late(now_s=2.5, limit_s=2.5) == {}
-    out_of_time = running.late(now_s=2.6, limit_s=2.5)[0]
-    assert (out_of_time.outcome, out_of_time.termination) == (Outcome.ERROR, "episode_timeout")
-    assert out_of_time.success is None
-
-
-def answered(*, finished: bool | None) -> PolicyAnswer:
-    """Answers of a policy for one env slot."""
-    done = None if finished is None else torch.tensor([finished])
-    return PolicyAnswer(action=torch.zeros(1, 1), finished=done, unusable=torch.tensor([False]))
-
-
-def test_an_env_slot_that_rests_does_not_end_again():
-    running = under_way()
-    last = step(terminated=True, truncated=False, success=True, diverged=False)
-    over = running.over(answered(finished=None), last, max_length=10)
-    running.count(last)
-    (record,) = running.end(over or {})
-    assert (record.length, record.episode_return, record.success) == (1, 1.0, True)
-    assert running.over(answered(finished=True), last, max_length=10) == {}
-    assert (running.num_running, running.num_finished) == (0, 1)
-
-
-def test_an_episode_may_end_on_the_last_step_it_has_and_not_after():
-    running = under_way()
-    on = step(terminated=False, truncated=False, success=False, diverged=False)
-    for _ in range(2):
-        assert running.over(answered(finished=None), on, max_length=3) == {}
-        running.count(on)
-    assert list(running.over(answered(finished=True), on, max_length=3) or {}) == [0]
-    with pytest.raises(Exception, match="made 3 steps"):
-        running.over(answered(finished=None), on, max_length=3)
 
 
 # The task says solved or lost, on the last step that there is or before it: terminated, truncated, success.

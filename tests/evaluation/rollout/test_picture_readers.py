@@ -86,11 +86,6 @@ def test_actions_are_those_that_every_picture_gives_and_half_of_them_are_drawn()
         assert drawn < sum(map(len, expected.values()))
 
 
-def test_a_policy_that_never_looks_has_nothing_drawn():
-    _, drawn = played(NeverLooks())
-    assert drawn == 0
-
-
 class NamesNoStart(LooksEverySecondStep):
     """What it named for a step does not hold for the episode that starts afterwards."""
 

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import checked_answer, unsound_slots
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
@@ -153,13 +151,6 @@ class Same(PolicyBase[None]):
         return torch.tensor([self.action]).repeat(env.num_envs, 1)
 
 
-class InPlace(ScriptedEnvironment):
-    """Clips the tensor that it is given."""
-
-    def step(self, action: torch.Tensor) -> Step:
-        return super().step(action.clamp_(-0.5, 0.5))
-
-
 def played(environment: Environment, policy: PolicyBase, number: int = 24, *more: Observer) -> dict[int, EpisodeRecord]:
     """Play some episodes, and return their records."""
     notebook = Notebook()
@@ -226,25 +217,10 @@ def test_the_share_is_the_same_for_any_env_slots_and_groups():
     assert {each.episode.episode_index: each.saturated_action_share for each in notebook.records} == alone
 
 
-def test_an_environment_that_clips_the_tensor_it_is_given_changes_nothing():
-    assert set(shares(InPlace(2), Same(2.0, 0.0, 0.0)).values()) == {1 / 3}
-
-
 def test_an_episode_without_a_step_has_no_share():
     records = played(SolvedEnvironment(2), BoldPolicy(), 30).values()
     told = {(record.length == 0, record.saturated_action_share is None) for record in records}
     assert told == {(True, True), (False, False)}
-
-
-def test_late_answers_count_as_what_the_environment_gets():
-    late = LatePolicy(Same(2.0, 2.0, 0.0), Delays(steps=((1, 1),)), Meanwhile.HOLD, QueryTimes())
-    environment = ScriptedEnvironment(2)
-    environment.hold_action = (0.0, 0.0, 0.0)
-    log = ActionLog()
-    found = shares(environment, late, 10, log)
-    expected = {index: float((action >= 2).double().mean()) for index, action in log.actions.items()}
-    assert found == pytest.approx(expected)
-    assert max(each for each in expected.values()) < 2 / 3
 
 
 DRAWS = "gym:tests.environments.gym.gym_fakes:Fake/Draw-v0"

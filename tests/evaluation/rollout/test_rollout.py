@@ -135,21 +135,6 @@ def test_an_episode_that_ends_in_the_step_that_takes_too_long_has_ended():
     assert [record.outcome for record in notebook.records] == [Outcome.SUCCESS]
 
 
-def test_an_env_slot_that_ran_out_of_time_and_takes_no_other_episode_is_ignored():
-    limits = RolloutLimits(episode_timeout_s=2.5)
-    _, notebook, _ = run(2, 3, limits=limits, stopwatch=TenthsOfASecond())
-    assert sorted(record.episode.episode_index for record in notebook.records) == [0, 1, 2]
-    assert all(bool(transition.running.any()) for transition in notebook.transitions)
-
-
-def test_what_is_raised_between_two_steps_ends_the_rollout():
-    def too_late() -> bool:
-        raise ArenaError("the job is out of time")
-
-    with pytest.raises(ArenaError, match="out of time"):
-        run(2, 10, stop_requested=too_late)
-
-
 class Lost(ShrugPolicy):
     """Its server dies at the 15th question, when one of two episodes is in its 15th step, the other in its 5th."""
 

@@ -207,14 +207,6 @@ def dies(under: Suspects, death: Death, claim: Claim = CLAIM, *, ended=(), num_m
     return under.die(death, [claim.key], lambda _: frozenset(ended), num_machines=num_machines)
 
 
-def test_no_episode_is_to_blame_as_long_as_another_one_may_have_done_it():
-    under = suspects()
-    for rank in range(5):
-        under.begin(rank, CLAIM, 6, 7)
-        assert dies(under, death(rank)) == []
-    assert under.give(CLAIM).suspects == ((6, 8),)
-
-
 def test_an_episode_that_ended_begins_with_a_clean_slate():
     under = suspects()
     for rank in range(2):
@@ -225,33 +217,6 @@ def test_an_episode_that_ended_begins_with_a_clean_slate():
     # It is played alone now.
     under.begin(2, under.give(CLAIM), 7, 7)
     assert dies(under, death(2)) == []
-
-
-def test_a_rank_that_played_nothing_makes_nothing_suspect():
-    under = suspects()
-    assert dies(under, death(0)) == []
-    assert under.pieces(0) == frozenset()
-
-
-def test_a_piece_is_finished_only_when_it_was_played_whole():
-    under = suspects()
-    under.begin(0, CLAIM, 0, 1)
-    dies(under, death(0), ended=[])
-    claim = under.give(CLAIM)
-    assert not under.finish(1, claim)
-    rest = under.give(Claim(job_index=0, piece=0, committed=((0, 2),)))
-    assert rest.suspects == ()
-    assert under.finish(1, rest)
-
-
-def test_pieces_and_jobs_are_kept_apart():
-    under = suspects()
-    other = Claim(job_index=0, piece=1)
-    under.begin(0, CLAIM, 4, 4)
-    under.begin(0, other, 8, 8)
-    under.die(death(0), [CLAIM.key, other.key], lambda _: frozenset(), num_machines=1)
-    assert (under.pieces(0), under.pieces(1)) == ({0, 1}, frozenset())
-    assert (under.give(CLAIM).suspects, under.give(other).suspects) == (((4, 5),), ((8, 9),))
 
 
 def test_a_single_machine_of_several_is_no_proof_against_a_job():

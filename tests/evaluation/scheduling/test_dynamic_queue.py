@@ -9,11 +9,10 @@ from itertools import islice
 import pytest
 
 from isaaclab_arena.evaluation.claims import ClaimTable
-from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch, write_rank_status
+from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, write_rank_status
 from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest, answer_watch, divided_jobs
-from isaaclab_arena.evaluation.queues import ClaimedEpisodes, DynamicQueue, queue_of_rank
+from isaaclab_arena.evaluation.planning import divided_jobs
+from isaaclab_arena.evaluation.queues import ClaimedEpisodes, DynamicQueue
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.ledger import JobState, ReportedStatus
@@ -35,7 +34,6 @@ class World:
         self.clock = Clock()
         self.beating = set(range(world_size))
         self.beats = Counter()
-        self.looks = 0
         work = tuple(JobState(job=job.config.name) for job in jobs) if work is None else work
         self.attempt = attempt(1, world_size=world_size, jobs=work)
         for rank in range(world_size):
@@ -68,8 +66,8 @@ class World:
         return DynamicQueue(self.table(rank), world_size=self.attempt.world_size, clock=self.clock, **options)
 
     def table(self, rank: int) -> ClaimTable:
-        watch = CountingWatch(
-            self, self.directory, world_size=self.attempt.world_size, run_id=self.run_id, clock=self.clock
+        watch = RankWatch(
+            self.directory, world_size=self.attempt.world_size, run_id=self.run_id, clock=self.clock
         )
         return ClaimTable(
             divided_jobs(self.jobs, self.attempt),
@@ -92,18 +90,6 @@ class World:
                 line = json.loads(text)
                 committed.setdefault(line["episode_index"], []).append(line["rank"])
         return committed
-
-
-class CountingWatch(RankWatch):
-    """Counts how often a table reads what the other ranks did."""
-
-    def __init__(self, world: World, *arguments, **options) -> None:
-        super().__init__(*arguments, **options)
-        self.world = world
-
-    def look(self):
-        self.world.looks += 1
-        return super().look()
 
 
 def jobs_of(*lengths: int, **config):
@@ -193,20 +179,6 @@ def test_one_rank_runs_what_is_not_finished_longest_job_first(tmp_path):
     assert not (tmp_path / "job1").exists()
 
 
-def test_several_ranks_share_one_job(tmp_path):
-    world = World(tmp_path, jobs_of(64))
-    first, second = (world.queue(rank).next_job() for rank in range(2))
-    assert first is not None
-    assert second is not None
-    assert first.job is second.job
-    takes = [task.take(range(64)) for task in (first, second)]
-    shares = [[], []]
-    for turn in range(64):
-        shares[turn % 2] += islice(takes[turn % 2], 1)
-    assert [len(share) for share in shares] == [32, 32]
-    assert sorted(shares[0] + shares[1]) == list(range(64))
-
-
 @pytest.mark.parametrize(
     ("lengths", "world_size", "num_envs", "slots"),
     [
@@ -254,31 +226,6 @@ def test_a_rank_waits_for_another_as_long_as_it_beats_and_takes_over_when_it_die
     task = world.queue(0, pause=pause).next_job()
     assert (len(waits), max(waits) <= 1.0) == (100, True)
     assert (task and list(task.take(range(5)))) == gets
-
-
-def test_a_rank_of_a_run_takes_nothing_over_for_a_silence_during_which_the_machine_slept(tmp_path):
-    world = World(tmp_path, jobs_of(5))
-    options = RunOptions(assignment="dynamic", lease_s=LEASE_S)
-    request = RunRequest(jobs=world.jobs, config_hash="", source_file=None, command_line=(), options=options)
-    answers = answer_watch(tmp_path, (), 1, world.attempt.states, 0)
-    queue = queue_of_rank(
-        request, world.attempt, answers, output_directory=tmp_path, rank=0, stop_requested=lambda: False
-    )
-    assert isinstance(queue, DynamicQueue)
-    assert isinstance(queue.claims, ClaimTable)
-    table, watch = queue.claims, queue.claims.watch
-    assert watch is not None
-    table.clock = watch.clock = world.clock
-    claim_everything(world.queue(1))
-    assert table.claim_next(None) is None
-    world.clock.now_s += 300.0
-    assert table.claim_next(None) is None
-    found = []
-    for _ in range(int(LEASE_S)):
-        world.clock.now_s += 1.0
-        found.append(table.claim_next(None))
-    assert found[-1] is not None
-    assert not any(found[:-1])
 
 
 def test_a_request_to_stop_ends_the_wait(tmp_path):
@@ -413,19 +360,3 @@ def test_what_was_measured_decides_what_comes_next(tmp_path):
     world = World(tmp_path, jobs, world_size=1)
     takes_time = TakesTime(world.clock, {name: 1.0 if name.startswith("slow") else 0.1 for name in lengths})
     assert run_to_the_end(world, 0, observers=[takes_time]) == ["slow0", "quick0", "slow1", "quick1"]
-
-
-def test_thousands_of_jobs_are_claimed_without_looking_at_all_of_them_each_time(tmp_path):
-    """Listing the claims or ordering the jobs for every single job would take minutes."""
-    world = World(tmp_path, tuple(coin_job(f"job{index}", index=index) for index in range(1000)), world_size=1)
-    queue = world.queue(0)
-    claimed = set()
-    for _ in range(1000):
-        task = queue.next_job()
-        assert task is not None
-        claimed.add(task.job.config.name)
-        queue.job_ended(task, failed=False)
-        world.clock.now_s += 0.01
-    assert len(claimed) == 1000
-    assert queue.next_job() is None
-    assert world.looks <= 12

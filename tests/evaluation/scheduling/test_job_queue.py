@@ -57,15 +57,6 @@ def test_a_job_of_unknown_length_or_that_owes_only_its_report_is_not_split_and_o
     assert of_rank(0, ALL[:1], jobs=(skipped,)) == []
 
 
-def test_the_queue_ends_after_its_last_job():
-    queue = FixedQueue(of_rank(0))
-    names = []
-    while (task := queue.next_job()) is not None:
-        names.append(task.job.config.name)
-        queue.job_ended(task, failed=False)
-    assert names == ["job0", "job2", "job4"]
-
-
 ASKED = (Question(name="q", jobs=("job3", "job1"), max_episodes=10),)
 
 
@@ -114,18 +105,6 @@ def test_a_share_hands_out_nothing_once_its_job_is_over():
     answers = iter([False, False, True])
     episodes = FixedShare(job=JOBS[0], is_over=lambda: next(answers))
     assert list(episodes.take(range(10))) == [0, 1]
-
-
-def test_a_job_that_owes_only_its_report_is_asked_about_too():
-    asked = []
-
-    def is_over(job: str) -> bool:
-        asked.append(job)
-        return False
-
-    start = attempt(2, world_size=1, jobs=(JobState(job="job1", finished=((0, 10),)),))
-    (task,) = jobs_of_rank(JOBS, start, ROUND_ROBIN, rank=0, is_over=is_over)
-    assert (list(task.take(range(10))), asked) == ([], ["job1"])
 
 
 def test_a_share_without_an_end_is_handed_out_lazily():

@@ -165,18 +165,6 @@ def test_a_run_that_was_settled_on_a_gpu_does_not_creep_on_without_one(tmp_path,
     assert attempt_numbers(tmp_path / "out") == [1]
 
 
-def test_what_a_job_says_stands_and_is_in_the_plan(tmp_path, builder):
-    jobs = (
-        job_of(builder, "a", backend="warp"),
-        job_of(builder, "b", backend="mujoco", index=1),
-        coin_job("c", index=2),
-    )
-    request = request_of(*jobs, output_dir=str(tmp_path / "out"))
-    start_on(GPUS, request)
-    assert planned(tmp_path / "out") == {"a": "warp", "b": "mujoco", "c": None}
-    assert not builder.measured
-
-
 def test_a_job_that_cannot_be_measured_fails_alone_and_a_skipped_one_is_not_measured(builder):
     machinery = Machinery(devices=GPUS, num_threads=1)
     assert settle_backends([job_of(builder, status=JobStatus.COMPLETED)], machinery) == {}

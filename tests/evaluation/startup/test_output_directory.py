@@ -1,30 +1,38 @@
 """The directory of a run, and the contents it was planned with."""
 
 import dataclasses
-import functools
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from yaml.resolver import BaseResolver
 
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.catalog import CUBE, OBJECTS
-from isaaclab_arena.environments.tasks.velocity_go1 import VELOCITY_GO1
+from isaaclab_arena.environments.tasks.grasping import REACH
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.job import ContentReader, contents_of_jobs, package_content
+from isaaclab_arena.evaluation.job import (
+    ContentReader,
+    contents_of_jobs,
+    modules_of,
+    modules_of_object,
+    source_files,
+)
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.run_start import common_directory
 from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.sim.scene import ASSETS
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, content_hash
 from isaaclab_arena.storage.ledger import make_output_directory
 from tests.distributed.threads import ranks_in_threads
 from tests.environments.six_axis import DESCRIPTION, MJCF
 from tests.evaluation.jobs import coin_job, config_of
+from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
 
 # The directory of a run, where the name that is given leads up.
 
@@ -112,37 +120,10 @@ def test_a_job_is_known_by_its_checkpoint_configuration_motion_and_saved_conditi
     assert one != other
 
 
-def test_a_file_that_many_jobs_share_is_read_once(tmp_path):
-    (tmp_path / "w.bin").write_bytes(b"weights")
-    read: list[Path] = []
-
-    def noted(path: Path) -> str:
-        read.append(path)
-        return content_hash(path)
-
-    reader = ContentReader(functools.cache(noted))
-    jobs = [
-        dataclasses.replace(
-            coin_job(str(index), index=index), policy_options={"weights_path": str(tmp_path / "w.bin"), "n": index}
-        )
-        for index in range(20)
-    ]
-    assert len({reader.read(each).policy["weights_path w.bin"] for each in jobs}) == 1
-    assert read.count(tmp_path / "w.bin") == 1
-
-
 def test_secrets_are_not_hashed_into_the_output_of_a_run(tmp_path):
     (tmp_path / "token").write_text("secret")
     job = dataclasses.replace(coin_job("a"), policy_options={"remote_api_token_file": str(tmp_path / "token")})
     assert not any("token" in name for name in contents_of_jobs([job])["a"].policy)
-
-
-def test_an_environment_of_an_installed_package_is_known_by_its_version_and_files():
-    found = package_content("yaml")
-    assert found is not None
-    assert found.startswith("PyYAML ")
-    assert ", files " in found
-    assert package_content("no_such_package_anywhere") is None
 
 
 def test_a_gymnasium_environment_of_ones_own_is_known_by_its_source_also_in_another_interpreter():
@@ -188,10 +169,73 @@ def test_an_object_of_ones_own_is_known_by_its_file_under_the_role_that_it_has_i
     assert [name for name, _ in changes(before, now)] == ["object own_cube.xml"]
 
 
-def test_an_option_called_object_of_a_task_on_a_floor_needs_no_registered_object():
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Options(ViewportOptions):
-        object: str = "a word of the author's own"
+@pytest.fixture
+def package(tmp_path, monkeypatch) -> Iterator[Path]:
+    directory = tmp_path / "package_of_a_stranger"
+    (directory / "deep").mkdir(parents=True)
+    for name in ("__init__", "deep/__init__", "deep/weights", "lazy", "relative", "nobody"):
+        (directory / f"{name}.py").touch()
+    (directory / "policy.py").write_text(
+        "import json, torch\n"
+        "from . import relative\n"
+        "from package_of_a_stranger.deep.weights import *\n"
+        "import beside_it\n"
+        "def late():\n    from package_of_a_stranger import lazy\n"
+        "class Base: ...\nclass Policy(Base): ...\n"
+    )
+    (tmp_path / "beside_it.py").write_text("import package_of_a_stranger.policy\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield directory
+    for name in [name for name in sys.modules if name.startswith(("package_of_a_stranger", "beside_it"))]:
+        del sys.modules[name]
 
-    builder = dataclasses.replace(VELOCITY_GO1, config_class=Options)
-    assert builder.content_sources(Options()).files == {}
+
+def test_a_class_is_its_module_and_all_that_this_imports_from_beside_it(package):
+    policy = importlib.import_module("package_of_a_stranger.policy").Policy
+    found = source_files(modules_of(policy))
+    assert list(found) == [
+        "beside_it",
+        "package_of_a_stranger",
+        "package_of_a_stranger.deep",
+        "package_of_a_stranger.deep.weights",
+        "package_of_a_stranger.lazy",
+        "package_of_a_stranger.policy",
+        "package_of_a_stranger.relative",
+    ]
+    assert found["package_of_a_stranger.lazy"] == package / "lazy.py"
+
+
+def test_what_an_import_cannot_be_read_from_counts_by_itself(package):
+    module = importlib.import_module("package_of_a_stranger.policy")
+    (package / "policy.py").write_text("this is no Python (")
+    assert list(source_files(modules_of(module.Policy))) == ["package_of_a_stranger.policy"]
+
+
+def test_classes_of_this_package_have_no_source_of_their_own():
+    assert modules_of(ZeroActionPolicy) == []
+    assert modules_of_object(REACH) == []
+    assert modules_of(ShrugPolicy) == ["tests.fakes"]
+
+
+def test_an_object_is_its_class_and_the_functions_that_it_is_made_of():
+    def make_task():
+        return None
+
+    builder = CoinBuilder()
+    builder.make_task = make_task  # pyright: ignore[reportAttributeAccessIssue]  as builders have it
+    assert modules_of_object(builder) == ["tests.fakes", __name__]
+
+
+def test_a_class_that_serves_as_a_builder_is_what_its_attributes_are_made_of():
+    builder = type("Builder", (ShrugPolicy,), {"config_class": CoinConfig, "build": staticmethod(coin_job)})
+    assert modules_of_object(builder) == ["tests.fakes", "tests.evaluation.jobs"]
+
+
+class ReadsYaml(ShrugPolicy, BaseResolver):
+    """Derives from a class of an installed package."""
+
+
+def test_installed_packages_are_told_from_ones_own_files():
+    found = ContentReader().read(coin_job(policy_class=ReadsYaml)).policy
+    assert {"package yaml", "module tests.fakes", f"module {__name__}"} <= found.keys()
+    assert not any(name.startswith("module yaml") or name == "package tests" for name in found)

@@ -5,14 +5,14 @@ import json
 import logging
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.ranks import Ranks, ranks_of_one
+from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.job import Job
@@ -28,8 +28,6 @@ from isaaclab_arena.storage.ledger import (
     JobReport,
     ReportedStatus,
     Reproducible,
-    clear_unbegun,
-    holds_no_run,
     read_attempts,
     read_job_reports,
     read_plan_copy,
@@ -39,7 +37,7 @@ from isaaclab_arena.storage.ledger import (
 from tests.distributed.threads import ranks_in_threads
 from tests.end_to_end.launching import write_jobs
 from tests.evaluation.jobs import coin_job, execute, request_of, settings
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, RepeatablePolicy, ShrugCfg, ShrugPolicy, SurePolicy
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, RepeatablePolicy, ShrugPolicy, SurePolicy
 
 JOB = {"name": "c", "arena_env_args": {"environment": "cartpole"}, "policy_type": "zero_action"}
 
@@ -93,14 +91,6 @@ def test_ranks_that_act_on_others_than_rank_0_are_refused_before_the_run_has_a_d
     assert not (tmp_path / "out").exists()
 
 
-def test_a_device_that_torch_cannot_read_leaves_no_directory(tmp_path):
-    write_jobs(tmp_path / "jobs.json", [JOB])
-    typed = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out"), "--num_steps=1"]
-    with pytest.raises(RuntimeError, match="frying_pan"):
-        start_run(asked_for(typed), ranks_of_one(CONTEXT), devices_to_come=["frying_pan"])
-    assert not (tmp_path / "out").exists()
-
-
 def agree_on(*contents: dict[str, Contents]) -> None:
     with ThreadPoolExecutor() as threads:
         list(threads.map(agree_on_contents, ranks_in_threads(len(contents)), contents))
@@ -118,13 +108,6 @@ def test_machines_agree_on_their_files_and_the_one_with_another_checkpoint_is_na
     (problem,) = map(str, refused.value.problems)
     assert problem.startswith("rank 2 ")
     assert "was 111111111111, is now 222222222222" in problem
-
-
-def test_a_directory_in_which_ranks_only_looked_for_each_other_is_empty(tmp_path):
-    (tmp_path / ".seen_by_all.4711.tmp").touch()
-    assert holds_no_run(tmp_path)
-    clear_unbegun(tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 # What episodes of a job start from, and which of them start: each once, also where rebuilds are limited by steps.
@@ -191,53 +174,10 @@ def toss(index: int) -> bool:
     return bool(CoinEnvironment(CoinConfig(), 1).draw_conditions(episode.conditions_generator())["coin.heads"])
 
 
-def test_a_job_that_is_limited_by_steps_starts_no_more_episodes_than_have_saved_conditions(tmp_path):
-    Watching.started = []
-    job = saved(coin_job(policy_class=Watching, num_steps=600, num_rebuilds=2, num_envs=3))
-    _, lines = run(tmp_path, job)
-    assert Watching.started == list(range(8))
-    assert [line["success"] for line in lines] == [bool(toss) for toss in TOSSES]
-
-
-def test_a_rebuild_has_its_part_of_what_a_rank_is_to_run(tmp_path):
-    parts: list[list[int]] = []
-
-    class Rebuilt(ShrugPolicy):
-        """Notes the episodes of its rebuild: each has a policy of its own."""
-
-        def __init__(self, config=None):
-            super().__init__(config)
-            parts.append([])
-
-        def start_episodes(self, env, starts):
-            parts[-1] += [start.episode.episode_index for start in starts]
-
-    job = coin_job(policy_class=Rebuilt, num_episodes=10, num_rebuilds=3)
-    share = FixedShare(job=job, finished=((0, 1), (5, 6)), share=((0, 2), (4, 9)))
-    assert JobRunner(settings(tmp_path)).run(share).status is ReportedStatus.COMPLETED
-    assert parts == [[1], [4, 6], [7, 8]]
-
-
 # A run goes on with more episodes, other env slots or a mended policy where what it has stays what it is.
 
 
 CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
-
-
-@dataclass(frozen=True)
-class FileCfg(ShrugCfg):
-    words_path: str = ""
-
-
-class FilePolicy(SurePolicy):
-    """Acts unless its file says otherwise."""
-
-    config_class = FileCfg
-
-    def get_action(self, env, observation):
-        if "broken" in Path(self.config.words_path).read_text():  # pyright: ignore[reportAttributeAccessIssue]
-            raise ValueError("the words are broken")
-        return super().get_action(env, observation)
 
 
 def sure(num_episodes: int = 4, policy_class: type[ShrugPolicy] = SurePolicy, **changes) -> Job:
@@ -342,26 +282,9 @@ def test_more_env_slots_than_a_policy_is_asked_on_are_refused(tmp_path):
     assert "had 4 env slots" in error
 
 
-def words(directory: Path, said: str, **changes) -> Job:
-    (directory / "words.txt").write_text(said)
-    job = coin_job(policy_class=FilePolicy, **changes)
-    options = {"words_path": str(directory / "words.txt")}
-    return replace(job, config=replace(job.config, policy_config_dict=options), policy_options=options)
-
-
-def test_a_job_that_has_recorded_nothing_goes_on_with_a_mended_policy(tmp_path):
-    assert resuming_run(tmp_path / "out", words(tmp_path, "broken"), sure(4, name="other", index=1)) == 1
-    assert read_commits(tmp_path / "out/coins", "coins").lines == ()
-    assert resuming_run(tmp_path / "out", words(tmp_path, "mended"), sure(4, name="other", index=1), resume="") == 0
-    assert missing(tmp_path / "out") == [0, 0]
-    assert pd.read_csv(tmp_path / "out/results.csv")["rerun"].tolist() == [0, 0]
-    told = refused(tmp_path / "out", words(tmp_path, "other words"), sure(4, name="other", index=1))
-    assert "job 'coins'" in told
-
-
 def test_a_job_that_has_recorded_nothing_may_have_another_policy_and_other_env_slots(tmp_path, caplog):
     caplog.set_level(logging.ERROR)
-    assert resuming_run(tmp_path / "out", words(tmp_path, "broken", num_envs=6)) == 1
+    assert resuming_run(tmp_path / "out", coin_job(raise_at=1, num_envs=6)) == 1
     (tmp_path / "out/coins" / SETTLED_FILE).write_text('{"policy_batch": 8, "schema_version": 1}')
     assert resuming_run(tmp_path / "out", coin_job(policy_class=RepeatablePolicy, num_envs=2), resume="") == 0
     entry = read_run_plan(tmp_path / "out").jobs[0]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.checkpoints import Checkpoint, checkpoint_file, look_at
+from isaaclab_arena.checkpoints import Checkpoint, checkpoint_file
 from isaaclab_arena.cli.watch import (
     OTHER_SEED,
     WatchOptions,
@@ -21,9 +21,8 @@ from isaaclab_arena.cli.watch import (
     shift_seeds,
 )
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job import ConditionFile, ConditionSet, load_conditions
-from isaaclab_arena.evaluation.learning_curve import Evaluated, best_of, scores_of, write_curve
+from isaaclab_arena.evaluation.learning_curve import Evaluated, best_of, scores_of
 from isaaclab_arena.interfaces.episode import MAX_SEED
 from isaaclab_arena.models import find_agent_file
 from isaaclab_arena.results.statistics import wilson_interval
@@ -108,14 +107,6 @@ def test_what_is_not_what_was_evaluated_is_not_promoted(promotion, caplog, chang
     assert not promotion.directory.exists() or promotion.names() == []
 
 
-def test_of_a_watch_of_an_earlier_version_the_look_of_the_files_decides(promotion):
-    path = promotion.training / "model_50.pt"
-    evaluated = Evaluated(step=50, path=str(path), fingerprint=look_at(path).fingerprint, is_done=True)
-    assert promotion.act(50, 95, evaluated) is not None
-    CHANGES["weights"](promotion.training)
-    assert promotion.act(50, 99, evaluated) is None
-
-
 def test_a_directory_is_promoted_whole_a_network_with_its_tensors_and_nothing_of_an_earlier_copy_stays(promotion):
     (promotion.directory / "step_50").mkdir(parents=True)
     (promotion.directory / "step_50" / "model_49.pt").touch()
@@ -146,18 +137,6 @@ def test_every_job_weighs_the_same_in_the_score_a_baseline_nothing_and_of_equal_
     assert (best.step, best_of({})) == (100, None)
     quicker = replace(point(150, 90), reward_per_step=0.1)
     assert best_of(scores_of([quicker, point(100, 90)])) == scores_of([quicker])[150], "as in a training"
-
-
-def test_a_curve_says_of_how_many_conditions_its_points_are_where_some_repeat(tmp_path):
-    first, later = point(50, 10, 10), point(100, 5, 10)
-    episodes = replace(later.episodes, conditions=["one"] * 5 + ["other"] * 5)
-    repeated = replace(later, episodes=episodes, distinct=2)
-    for points, told in (((first, later), ["10", "10"]), ((first, repeated), ["10", "10 (2 different conditions)"])):
-        header, *lines = write_curve(tmp_path, points).read_text().splitlines()
-        assert ("distinct_conditions" in header) is ("(" in told[1])
-        cells = [line.split(" | ")[-1].removesuffix(" |") for line in (tmp_path / "curve.md").read_text().splitlines()]
-        assert cells[2:] == told
-    assert [line.rpartition(",")[2] for line in lines] == ["10", "2"]
 
 
 @pytest.mark.parametrize(
@@ -279,13 +258,3 @@ def test_saved_conditions_are_found_from_the_directory_of_the_job_file(training)
     assert job.conditions == f"{training / 'saved.json'}#reach"
     (job,) = jobs_of(training, {**asked, "conditions": "/saved/all.json"}, directory=training)
     assert job.conditions == "/saved/all.json"
-
-
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [({}, "jobs: null"), ({"jobs": ["reach"]}, "no list"), ({"jobs": [], "defaults": 3}, "defaults")],
-)
-def test_what_is_no_job_file_is_refused(training, document, message):
-    settings = WatchOptions(training=training, eval_jobs_config=Path("jobs.json"))
-    with pytest.raises(ConfigError, match=message):
-        jobs_of_checkpoint(settings, document, Checkpoint(step=50, path=training / "model_50.pt"))

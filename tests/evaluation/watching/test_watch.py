@@ -17,28 +17,22 @@ from isaaclab_arena.cli.main import main
 from isaaclab_arena.cli.watch import Watch, WatchOptions, jobs_of_checkpoint, run_checkpoint
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as run_jobs
 from isaaclab_arena.evaluation.learning_curve import (
     BEST_FILE,
     Best,
     Evaluated,
-    checkpoint_measures,
     points_of,
     points_of_watch,
     scores_of,
     write_curve,
 )
-from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.storage.atomic import json_text, write_text
-from isaaclab_arena.storage.ledger import RunLock, read_run_plan, write_run_plan
-from tests.end_to_end.launching import wait_until
+from isaaclab_arena.storage.ledger import read_run_plan, write_run_plan
 from tests.evaluation.watching.trainings import (
     HEADS,
     CalledEnvironment,
     Evaluations,
-    KilledError,
-    point,
     save,
     write_run_of_checkpoint,
 )
@@ -180,32 +174,6 @@ def test_the_exit_code_of_the_runner_decides(runner_settings, capsys, ending, ex
     assert told in capsys.readouterr().out
 
 
-def test_a_killed_watch_leaves_a_run_that_the_next_one_waits_for(runner_settings, caplog):
-    """The program that is asked ends, and leaves one that has all that it was given, as a killed watch does."""
-
-    def killed(checkpoint: Checkpoint, directory: Path, seed_offset: int) -> int:
-        evaluated(runner_settings, ending="os.fork() or __import__('time').sleep(1.0)")
-        raise KilledError
-
-    with pytest.raises(KilledError):
-        Watch(settings=runner_settings, evaluate=killed).run()
-    assert not is_free()
-    evaluate = partial(run_checkpoint, runner_settings, DOCUMENT, (), runner=program("sys.exit(1)"))
-    assert Watch(settings=runner_settings, evaluate=evaluate).run() == 1
-
-    assert caplog.text.count("another watch is at work") == 1
-    wait_until(is_free)
-
-
-def is_free() -> bool:
-    with RunLock(Path("watch/watch")) as lock:
-        try:
-            lock.hold(alone=True)
-        except ConfigError:
-            return False
-    return True
-
-
 @dataclass(frozen=True)
 class PageWatch:
     """The directory of a watch, and how to write its page anew."""
@@ -247,17 +215,6 @@ def test_each_point_of_the_curve_leads_to_the_page_of_its_run(watch):
     assert "Step 100 was not evaluated: &lt;it&gt; was refused" in html
 
 
-def test_a_job_that_a_question_may_end_early_has_the_interval_of_its_table(watch):
-    run = watch.directory / "step_50"
-    bar = Question(name="bar", jobs=("flat-50",), max_episodes=4, at_least=0.5)
-    plan = replace(read_run_plan(run), questions=(bar,))
-    (run / "run.json").unlink()
-    write_run_plan(run, plan)
-    (interval,) = (point.interval for point in points_of(run, 50) if point.job == "flat")
-    assert interval != wilson_interval(2, 4)
-    assert f"50.0 % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]" in watch.page()
-
-
 def test_episodes_beyond_the_decision_of_a_question_are_in_no_number_of_the_curve(watch):
     run = watch.directory / "step_150"
     write_run_of_checkpoint(run, 150, {"flat": "ssffss"})
@@ -296,32 +253,3 @@ def write_best(directory: Path, *, alike: int) -> None:
     write_run_of_checkpoint(run, 50, {"go1": "ssff", "flat": "sfff"})
     fresh, chosen = scores_of(points_of(run, 50))[50], scores_of(points_of_watch(directory))[50]
     (directory / BEST_FILE).write_text(json_text(Best(chosen=chosen, fresh=fresh, alike=alike)))
-
-
-def test_services_get_each_job_as_a_series_over_the_steps_and_the_best_marked(watch):
-    points = points_of_watch(watch.directory)
-    assert {(each.series, each.step) for each in checkpoint_measures(watch.directory, points)} == {
-        (job, step) for job in ("go1", "flat") for step in (0, 50)
-    }
-    write_best(watch.directory, alike=0)
-    *_, best = checkpoint_measures(watch.directory, points)
-    assert (best.series, best.step) == ("best", 50)
-    assert (best.values["success_rate"], best.values["fresh_success_rate"], best.values["episodes"]) == (
-        0.625,
-        0.375,
-        8,
-    )
-    assert best.values["success_low"] < 0.625 < best.values["success_high"]
-    *_, best = checkpoint_measures(watch.directory, [*points, point(0, 0, job="best")])
-    assert best.series == "best_", "a job has the name"
-
-
-def test_a_watch_is_reported_alone_once_something_was_evaluated_and_elsewhere_without_links(watch, tmp_path, capsys):
-    assert "report.html" not in watch.page("--output", str(tmp_path / "mailed.html"))
-    write_record(tmp_path / "new", Evaluated(step=0, path="model_0.pt", fingerprint=""))
-    for asked, said in (
-        ([watch.directory, watch.directory / "step_50"], "name it alone"),
-        ([tmp_path / "new"], "no checkpoint"),
-    ):
-        assert main(["report", *map(str, asked)]) == 2
-        assert said in capsys.readouterr().err

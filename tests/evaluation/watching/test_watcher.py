@@ -193,15 +193,6 @@ def test_only_multiples_up_to_the_last_step_are_evaluated_which_is_waited_for(wa
     assert evaluations.asked == watching.done == asked
 
 
-def test_checkpoints_of_other_names_have_an_end_too(watching):
-    for step in (10, 20):
-        (watching.training / f"policy_{step}.onnx").write_bytes(b"graph")
-    watching.meanwhile = [lambda: None] * 35
-    evaluations = Evaluations()
-    assert watching.run(evaluations, pattern="policy_*.onnx", until="20", quiet_s=30.0) == 0
-    assert (evaluations.asked, watching.seconds) == ([10, 20], 30.0)
-
-
 def test_a_training_that_is_over_before_the_step_that_is_waited_for_ends_the_watch(watching):
     (watching.training / "params").mkdir()
     (watching.training / "params" / "agent.yaml").write_text("max_iterations: 100\nsave_interval: 50\n")
@@ -209,14 +200,6 @@ def test_a_training_that_is_over_before_the_step_that_is_waited_for_ends_the_wat
     assert watching.run(Evaluations(), until="1000") == 0
     assert watching.done == [0, 50, 100]
     assert watching.run(Evaluations(), once=False) is None, "it may go on, and no end is asked"
-
-
-def test_a_checkpoint_that_always_fails_does_not_keep_the_watch_from_its_end(watching):
-    evaluations = Evaluations(exit_codes=[DONE, DONE, KILLED, KILLED, KILLED])
-    watching.meanwhile = [lambda: None] * 400
-    assert watching.run(evaluations, until="100") == 1
-    assert evaluations.asked == [0, 50, 100, 100, 100]
-    assert watching.seconds == 60.0 + 120.0
 
 
 def test_where_not_even_one_checkpoint_is_let_in_the_job_file_is_wrong(watching):
