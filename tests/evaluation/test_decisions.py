@@ -265,13 +265,6 @@ def test_an_arm_that_fails_is_not_begun_again_and_the_other_goes_on(tmp_path):
     assert len(list((tmp_path / "old").glob("job_report_*.json"))) == 1
 
 
-def test_errors_are_no_pairs_and_are_counted(tmp_path):
-    merged = contest(tmp_path, new_and_old(environment=CoinConfig(diverge_every=5)), [ASKED])
-    (answer,) = merged.answers
-    assert answer.verdict is Verdict.BETTER
-    assert answer.left_out > 0
-
-
 def test_jobs_that_do_not_say_whether_they_succeed_fail_at_once(tmp_path):
     jobs = new_and_old(environment=CoinConfig(measures_success=False, failure_step=5))
     merged = contest(tmp_path, jobs, [ASKED], code=1)
@@ -308,10 +301,3 @@ def test_two_saved_starts_that_are_played_again_and_again_decide_nothing(tmp_pat
     assert (answer.verdict, answer.episodes, answer.repeated) == (None, 20, 18)
     assert merged.jobs["distinct_conditions"].tolist() == [2, 2]
     assert merged.jobs["success_low"].tolist()[0] < 0.2
-
-
-def test_as_many_different_saved_starts_decide_as_ever(tmp_path):
-    hardness = [0.3 + 0.01 * index for index in range(40)]
-    merged = contest(tmp_path, saved_starts(*hardness, number=40), [replace(ASKED, max_episodes=40)])
-    assert decision(merged) == (Verdict.BETTER, 7)
-    assert "distinct_conditions" not in merged.jobs

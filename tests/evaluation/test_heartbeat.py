@@ -5,8 +5,6 @@ import io
 import json
 import logging
 import os
-import signal
-import subprocess
 import time
 from functools import partial
 from types import SimpleNamespace
@@ -212,20 +210,6 @@ def test_a_rank_of_another_machine_lives_while_its_beat_goes_on(directory):
     assert fates(watch.look()) == [RankFate.DEAD]
 
 
-def test_a_killed_process_is_seen_as_dead_at_once_though_it_was_not_collected(directory):
-    write_rank_status(directory, status_of(0, state=RankState.FINISHED))
-    with subprocess.Popen(["sleep", "60"]) as process:
-        ticks = process_start_ticks(process.pid)
-        assert ticks is not None
-        write_rank_status(directory, status_of(1, state=RankState.RUNNING, pid=process.pid, start_ticks=ticks))
-        watch = watch_over(directory, 2)
-        assert fates(watch.look()) == [RankFate.FINISHED, RankFate.WORKING]
-        process.send_signal(signal.SIGSTOP)
-        assert fates(watch.look()) == [RankFate.FINISHED, RankFate.WORKING], "a stopped process may go on"
-        process.kill()
-        assert fates(wait_for_ranks(watch.look, interval_s=0.01)) == [RankFate.FINISHED, RankFate.DEAD]
-
-
 def test_waiting_goes_on_until_the_slowest_rank_has_finished(directory):
     write_rank_status(directory, status_of(0, state=RankState.FINISHED))
     watch, looks = watch_over(directory, 2), []
@@ -291,17 +275,6 @@ def test_the_table_shows_every_rank_and_the_whole():
         assert expected in text
     assert "33%, 1:00 elapsed, 2:00 left" in text
     assert "jobs 1/5, episodes 50, success of lift[bold]_cube 62%, 12,346 steps/s" in text
-
-
-def test_each_job_under_way_has_its_own_success_over_all_ranks_that_run_it():
-    rates = (("lift", 1, 4), ("reach", 4, 4), ("lift", 2, 2), ("push", 0, 1), ("stack", 1, 2), ("drawer", 0, 0))
-    reports = [
-        report_of(rank, current_job=job, job_successes=successes, job_scored=scored)
-        for rank, (job, successes, scored) in enumerate(rates)
-    ]
-    assert "success of lift 50%, of reach 100%, of push 0%, and 1 more," in progress_line(reports, elapsed_s=1.0)
-    shares = [line.split()[-3] for line in rendered(reports, width=200).splitlines()[3:]]
-    assert shares == ["25%", "100%", "100%", "0%", "50%", "-"]
 
 
 def test_a_run_whose_model_is_being_loaded_says_so_and_promises_no_time():

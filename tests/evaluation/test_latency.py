@@ -25,7 +25,7 @@ from isaaclab_arena.evaluation.planning import (
     settled_jobs,
     without_outliers,
 )
-from isaaclab_arena.evaluation.rollout import EnvGroup, StartingEpisodes, next_starts, rollout
+from isaaclab_arena.evaluation.rollout import EnvGroup, rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.storage.ledger import MAX_QUERY_TIMES
@@ -205,23 +205,6 @@ def test_a_robot_that_goes_on_leaves_out_the_actions_that_are_late_and_one_that_
     assert all(episode[:, 2].tolist() == list(range(len(episode))) for episode in done.values())
     waited = max(actions(late(Counting(), 2, Meanwhile.HOLD), 3).values(), key=len)
     assert waited[:, 2].tolist() == [0, 1, 2, 2, 2, 3, 4, 5]
-
-
-def test_pictures_are_announced_exactly_where_a_query_looks_next():
-    policy, environment = NoisyChunks(), Still(3, endings=("timeout",), cameras=True)
-    waits = late(policy, UP_TO_TWO, Meanwhile.RTC)
-    starts = next_starts(environment, range(3), iter(episodes(3)))
-    starting = StartingEpisodes(environment, None, may_overlap=False)
-    starting.begin(starts, num_steps=0)
-    begun = starting.finish(num_steps=0)
-    assert begun is not None
-    _, observation = begun
-    waits.start_episodes(environment, starts)
-    for _ in range(8):
-        announced, policy.asked = waits.pictures_to_see(environment, ()), []
-        action = waits.get_action(environment, observation)
-        assert policy.asked == ([tuple(announced)] if announced else [])
-        observation = environment.step(action).observation
 
 
 @pytest.mark.parametrize(

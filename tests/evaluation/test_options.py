@@ -7,7 +7,6 @@ import pytest
 
 from documentation.command_line import groups_of, help_of
 from isaaclab_arena.config.arena import FlagsWithoutEffect
-from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import EvalOptions, read_options
 from isaaclab_arena.evaluation.options import ASSIGNMENTS, SPLIT, read_command_line, refuse_unknown
@@ -50,11 +49,6 @@ def test_a_word_after_resume_that_names_no_run_is_refused_as_that():
     options, rest = read("--resume", "outptus")
     with pytest.raises(ConfigError, match=r"--resume: .* 'outptus'"):
         refuse_unknown(rest, options)
-
-
-def test_one_directory_may_be_named_in_two_ways(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    read("--resume=out", "--output_dir", str(tmp_path / "out"))[0].check()
 
 
 @pytest.mark.parametrize(
@@ -105,12 +99,6 @@ def test_gpus_may_be_listed_as_arena_and_mjlab_users_type_them():
     assert read("--gpu-ids", "None")[0].gpu_ids == "none"
     assert read("--gpu-ids", "")[0].gpu_ids == ""
     assert read()[0].gpu_ids is None
-
-
-def test_what_may_vary_is_shown_of_jobs_without_a_length_too():
-    job = {"name": "a", "arena_env_args": {"environment": "reach"}, "policy_type": "scripted", "num_rebuilds": 3}
-    defaults = read("--list_variations")[0].job_defaults()
-    assert len(read_jobs({"jobs": [job]}, source="jobs.json", defaults=defaults).jobs) == 1
 
 
 @pytest.mark.parametrize("option", ["cpus_per_rank", "gpus_per_rank", "start_timeout_s"])

@@ -510,18 +510,3 @@ def test_who_has_gone_is_no_longer_waited_for(place):
     first.close()
     answer_of(second)
     assert second.usage.queue_s < 10.0
-
-
-def test_a_network_that_nobody_asks_is_let_go_of_when_another_is_wanted(place):
-    loads = []
-
-    def loaded(name):
-        return lambda: loads.append(name) or RandomNetwork()
-
-    place.serve(a=loaded("a"), b=loaded("b"))
-    first, second = ServedNetwork(place.address, "a"), ServedNetwork(place.address, "a")
-    first.close()
-    ServedNetwork(place.address, "b").close()
-    assert loads == ["a", "b"]
-    answer_of(second)
-    assert loads == ["a", "b"]

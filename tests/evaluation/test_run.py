@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import pandas as pd
 import pytest
-import torch
 
 from isaaclab_arena.cli.main import main as command
 from isaaclab_arena.distributed.context import RUN_DIRECTORY_FILE, DistributedContext
@@ -16,9 +15,7 @@ from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.evaluation.heartbeat import read_rank_status
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.run import how_to_go_on
-from isaaclab_arena.interfaces.policy import PolicyTraits
 from isaaclab_arena.storage.episodes import list_episodes
-from isaaclab_arena.storage.ledger import read_attempts
 from tests.end_to_end.launching import write_jobs
 from tests.evaluation.jobs import coin_job, execute, request_of
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy, shrugging
@@ -175,57 +172,6 @@ def test_episodes_that_lost_their_policy_are_errors_and_run_again_when_that_is_a
     undisturbed = tmp_path / "undisturbed"
     assert run(served, undisturbed, assignment=assignment) == 0
     assert came_out(tmp_path) == came_out(undisturbed)
-
-
-class Network(ShrugPolicy):
-    """Answers as a network does on a machine where only batches of a multiple of ``granule`` do not see places.
-
-    It is cut off at the 14th question that is not a probe's, until it may go on.
-    """
-
-    traits = PolicyTraits(reproducible=True)
-    granule: ClassVar[int] = 4
-    goes_on: ClassVar[bool] = False
-
-    def get_action(self, env, observation):
-        if self.starts and all(start.episode.job == "coins" for start in self.starts) and not self.goes_on:
-            self.num_calls += 1
-            if self.num_calls == 14:
-                raise PolicyLostError("the machine is needed for something else")
-        action = torch.zeros(env.num_envs, 2)
-        if env.num_envs % self.granule:
-            action += torch.arange(env.num_envs)[:, None] * 1e-7
-        return action
-
-    def reset(self, env_ids=None):
-        if env_ids is None:
-            self.starts.clear()
-
-
-@pytest.fixture
-def begun_elsewhere(tmp_path, monkeypatch):
-    """A run that another machine had begun, where 4 env slots were found to do, and that now goes on."""
-    job = coin_job(policy_class=Network, num_envs=3)
-    assert run(job, tmp_path) == 1
-    before = table(tmp_path)
-    assert (before["policy_batch"], before["reproducible"]) == (4, "bitwise")
-    monkeypatch.setattr(Network, "goes_on", True)
-    return job
-
-
-def test_the_batch_that_was_chosen_is_in_the_plan_of_what_goes_on_though_the_jobs_own_record_of_it_is_lost(
-    tmp_path, begun_elsewhere, monkeypatch
-):
-    monkeypatch.setattr(Network, "goes_on", False)
-    assert run(begun_elsewhere, tmp_path, resume="") == 1
-    (tmp_path / "coins" / "settled.json").unlink()
-    monkeypatch.setattr(Network, "goes_on", True)
-    monkeypatch.setattr(Network, "granule", 1)
-    assert run(begun_elsewhere, tmp_path, resume="") == 0
-    attempts, _ = read_attempts(tmp_path)
-    assert [work.policy_batch for attempt in attempts for work in attempt.jobs] == [None, 4, 4]
-    after = table(tmp_path)
-    assert (after["policy_batch"], after["reproducible"], after["missing"]) == (4, "bitwise", 0)
 
 
 # What a person is told to type after a run that is not complete.

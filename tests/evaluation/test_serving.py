@@ -322,23 +322,6 @@ def test_sessions_share_a_network_and_no_memory():
     assert not BorrowingPolicy.open_ones
 
 
-class RashPolicy(CountingTogetherPolicy):
-    """Knows what it does next, which is too much from the second step on."""
-
-    def planned(self, env_id: int) -> torch.Tensor:
-        return torch.full((2, 2), 1.0 if self.steps[env_id] < 2 else np.inf)
-
-
-def test_a_chunk_that_is_not_finite_is_no_answer():
-    with hosted(RashPolicy) as policy:
-        assert policy.chunk_length == 3
-        policy.start(1, *begun(0))
-        first, second = asked(policy, 1, 1.0), asked(policy, 1, 1.0)
-    assert isinstance(first, SlotAnswer)
-    assert isinstance(second, PolicyError)
-    assert "NaN" in str(second)
-
-
 # On how many env slots a served policy is asked: on so many that no client changes the answers of another.
 
 

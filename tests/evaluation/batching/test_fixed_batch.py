@@ -15,7 +15,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.environments.building import build
-from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugCfg, ShrugPolicy
+from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugPolicy
 from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
 
 # A policy that is always asked on a batch of one size gives the same bits for any number of environments.
@@ -75,13 +75,6 @@ def test_the_policy_sees_one_environment_of_the_fixed_size():
     assert len({id(environment) for environment in environments}) == 1
     assert environments[0].num_envs == 8
     assert {transition.action.shape for transition in notebook.transitions} == {(3, 2)}
-
-
-@pytest.mark.parametrize(("action", "told"), [("wrong_shape", r"\(8, 1\)"), ("list", "list"), ("nan", "env slot 0")])
-def test_a_bad_answer_is_the_policys_error_as_without_padding(action, told):
-    policy = FixedBatchPolicy(ShrugPolicy(ShrugCfg(action=action)), 8)
-    with pytest.raises(PolicyError, match=told):
-        rollout(CoinEnvironment(CoinConfig(), 3), policy, episodes(3), [])
 
 
 def test_what_the_policy_says_of_itself_is_passed_on():
@@ -228,33 +221,3 @@ def test_the_numbers_of_the_policy_are_those_of_the_episode_and_stand_beside_tho
     assert waits == expected
     late = {index: {name: each[name] for name in (STALE_SHARE, QUERIES_PER_S)} for index, each in holds.items()}
     assert holds == {index: {**each, **late[index]} for index, each in expected.items()}
-
-
-class Named(CoinEnvironment):
-    """Has something that the contract does not know."""
-
-    def __init__(self, name: str, num_envs: int) -> None:
-        super().__init__(CoinConfig(success_rate=0.0, failure_step=5), num_envs)
-        self.who = name
-
-
-class Reader(ShrugPolicy):
-    """Reads in every call who its environment is, and how far its episodes are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.read: set[tuple[str, int, int]] = set()
-
-    def get_action(self, env, observation):
-        who = env.who  # pyright: ignore[reportAttributeAccessIssue]
-        self.read.add((who, env.num_envs, int(observation["policy"]["clock"].max())))
-        return super().get_action(env, observation)
-
-
-def test_a_policy_that_goes_on_in_another_environment_sees_that_one_and_nothing_of_the_one_before():
-    inner = Reader()
-    policy = on_fixed_batch(inner, 8)
-    for name, num_envs in (("first", 4), ("second", 2), ("first again", 3)):
-        inner.read.clear()
-        rollout(Named(name, num_envs), policy, episodes(num_envs), [])
-        assert inner.read == {(name, 8, step) for step in range(5)}

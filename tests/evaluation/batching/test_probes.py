@@ -262,22 +262,6 @@ def test_a_policy_and_the_process_are_as_before():
     assert random.getstate() == before[2]
 
 
-def test_a_policy_that_can_share_its_network_is_not_asked_itself():
-    class Sharing(Echo):
-        num_calls = 0
-
-        def with_own_memory(self):
-            return Sharing()
-
-        def get_action(self, env, observation):
-            self.num_calls += 1
-            return super().get_action(env, observation)
-
-    policy = Sharing()
-    assert passes(policy)
-    assert policy.num_calls == 0
-
-
 def test_a_policy_that_is_at_a_loss_is_said_to_be():
     class Picky(Echo):
         def get_action(self, env, observation):

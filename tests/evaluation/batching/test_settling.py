@@ -142,27 +142,6 @@ class Fickle(CoinBuilder):
         return environment
 
 
-def test_a_policy_that_divides_its_calls_fills_none_up_where_no_size_is_settled(tmp_path):
-    class Dividing(Network):
-        traits = PolicyTraits(reproducible=True, serves_any_num_envs=True)
-        slots: int | None = None
-
-        def slots_per_call(self, num_envs):
-            return 3
-
-        def fill_calls_up_to(self, num_slots):
-            type(self).slots = num_slots
-
-    # A probe that fails, and another job with the same object.
-    shy = type("ShyToo", (Shy, Dividing), {"traits": Dividing.traits})
-    assert (played(tmp_path / "shy", shy).policy_batch, shy.slots) == (3, None)
-    runner, found = JobRunner(settings(tmp_path)), []
-    for name, builder, config in (("one", CoinBuilder(), CoinConfig()), ("two", Fickle(), CoinConfig(success_step=9))):
-        report = runner.run(coin_job(name, builder, config, policy_class=Dividing))
-        found.append((report.policy_batch, Dividing.slots))
-    assert found == [(4, 4), (3, None)]
-
-
 def test_where_the_environment_promises_nothing_neither_does_the_job(tmp_path):
     report = JobRunner(settings(tmp_path)).run(coin_job(builder=Fickle(), policy_class=Network))
     assert "the environment" in plan_because(report, report.policy_batch)

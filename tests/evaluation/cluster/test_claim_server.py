@@ -171,20 +171,6 @@ def test_a_rank_that_was_taken_for_dead_commits_nothing_any_more(tmp_path, home,
     assert len(committed(home)) == 1
 
 
-def test_a_rank_asks_for_the_open_pieces_of_its_job_once_a_second(tmp_path, claim_server):
-    clock_s = [0.0]
-    rank = Rank(claim_server, tmp_path / "node", 0, clock=lambda: clock_s[0])
-    rank.claim()
-    other, *_ = claim_server.claim(Life(rank=1))
-    assert other is not None
-    for piece, asked in ((7, 2), (6, 3), (other.piece, 3)):
-        rank.ledger.claim(0, piece)
-        assert len(rank.asked) == asked
-    clock_s[0] = 1.0
-    assert rank.ledger.claim(0, other.piece) is None
-    assert (len(rank.asked), len(of_ranges(rank.ledger.state(0).open_pieces))) == (4, 4)
-
-
 @pytest.mark.parametrize("num_ranks", [8, 100, 400, 1000, 1500, 100_000])
 def test_ranks_speak_the_less_often_the_more_of_them_there_are_and_none_is_taken_for_dead(num_ranks):
     assert num_ranks > 1600 or num_ranks / interval_s(num_ranks) <= EXCHANGES_PER_S
@@ -331,21 +317,6 @@ def test_an_episode_that_kills_three_ranks_is_an_error_that_names_them_and_nothi
     assert committed(cluster.home) == list(range(64))
 
 
-def test_an_episode_played_alone_is_blamed_alone_though_the_end_of_the_one_before_was_never_delivered(cluster):
-    rank = cluster.ranks[0]
-    claims = [rank.claim(), rank.claim()]
-    for claim in claims:
-        begin, _ = rank.piece(claim)
-        rank.ledger.begin(claim, begin, begin)
-    cluster.die(0)
-    for dies in (1, 0):
-        for suspect in (cluster.suspected(dies), cluster.suspected(dies)):
-            (index,) = of_ranges(suspect.suspects)
-            cluster.ranks[dies].ledger.begin(suspect, index, index)
-        cluster.die(dies)
-    assert list(cluster.errors()) == [index]
-
-
 def test_a_job_that_kills_three_ranks_before_an_episode_has_begun_is_given_up_with_a_report(cluster):
     for explained in (0, 0, 3):
         cluster.ranks[0].claim()
@@ -354,15 +325,6 @@ def test_a_job_that_kills_three_ranks_before_an_episode_has_begun_is_given_up_wi
     assert cluster.ranks[0].ledger.claim_next(None) is None
     (report,), _ = read_job_reports(cluster.home / "coins", "coins")
     assert (report.status, report.rank) == (ReportedStatus.FAILED, 0)
-
-
-def test_a_job_that_another_rank_plays_is_not_given_up(cluster):
-    claim = cluster.ranks[1].claim()
-    cluster.ranks[1].ledger.begin(claim, 0, 3)
-    for _ in range(5):
-        cluster.ranks[0].claim()
-        assert cluster.die(0)[2] == 0
-    assert cluster.ranks[0].ledger.claim_next(None) is not None
 
 
 def test_a_rank_that_ends_without_dying_makes_nothing_suspect(cluster):

@@ -17,7 +17,6 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
     Call,
     ClaimServer,
     Life,
-    RemoteLedger,
     RunOrders,
     directory_of_process,
     needs_of,
@@ -33,7 +32,6 @@ from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena.storage.ledger import ReportedStatus, read_attempt, read_job_reports
 from tests.end_to_end.launching import write_jobs
-from tests.evaluation.cluster.test_claim_server import ORDERS
 from tests.faults.invariants import committed
 
 # What is refused before a cluster is asked for anything.
@@ -173,21 +171,6 @@ def test_a_rank_beats_until_all_that_it_has_written_is_delivered_and_leaves_noth
     assert list((tmp_path / "node").iterdir()) == []
 
 
-def test_a_log_that_is_too_long_for_a_delivery_arrives_whole(tmp_path):
-    log = bytes(range(250)) * 140_000
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "rank0.log").write_bytes(log)
-    parts: list[bytes] = []
-
-    def ask(calls: Sequence[Call]):
-        parts.extend(content for _, _, content in calls if content is not None)
-        return None, []
-
-    RemoteLedger(ORDERS, Life(rank=0), {}, ask, tmp_path, is_own=True).deliver()
-    assert len(parts) > 2
-    assert b"".join(parts) == log
-
-
 def ended_by_the_driver(directory: Path) -> MergedResults:
     """Do what the program that drives a run does once its ranks have gone."""
     consolidate_what_ranks_left(read_attempt(directory, 1), directory, is_all=True)
@@ -239,32 +222,30 @@ JOB: dict[str, object] = {**REACH, "policy_type": "tests.evaluation.cluster.poli
 
 
 class CutClaimServer(ClaimServerNextDoor):
-    """Dies before a call, or once it has done what that asks for and before it says so."""
+    """Dies once it has done what a call asks for, and before it says so."""
 
-    def __init__(self, claim_server: ClaimServer, event: str, *, is_done: bool) -> None:
+    def __init__(self, claim_server: ClaimServer, event: str) -> None:
         super().__init__(claim_server)
         self._method, self._word = CUTS[event]
-        self._is_done, self.is_cut = is_done, False
+        self.is_cut = False
 
     def ask(self, calls: Sequence[Call]):
         for number, (method, arguments, _) in enumerate(calls):
             if not self.is_cut and method == self._method and self._word in str(arguments):
                 self.is_cut = True
-                self._claim_server.ask(calls[: number + self._is_done], Life(rank=0))
+                self._claim_server.ask(calls[: number + 1], Life(rank=0))
                 self._claim_server.lock.release()
         if self.is_cut:
             raise ClaimsLostError("the run's claim server does not answer")
         return super().ask(calls)
 
 
-# Before a call a run is what the call before left of it.
-@pytest.mark.parametrize("is_done", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("event", CUTS)
-def test_the_next_start_ends_a_run_whose_claim_server_died(tmp_path, event, is_done):
+def test_the_next_start_ends_a_run_whose_claim_server_died(tmp_path, event):
     cuts: list[CutClaimServer] = []
 
     def cut(claim_server: ClaimServer) -> CutClaimServer:
-        cuts.append(CutClaimServer(claim_server, event, is_done=is_done))
+        cuts.append(CutClaimServer(claim_server, event))
         return cuts[0]
 
     with pytest.raises(ClaimsLostError, match="does not answer"):

@@ -4,8 +4,6 @@ import dataclasses
 import shutil
 import socket
 import sys
-import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,17 +16,6 @@ from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena.storage.contents import DISTRIBUTION
 from tests.end_to_end.launching import ROOT, write_jobs
-from tests.evaluation.cluster.driving import (
-    NODE,
-    NUM_EPISODES,
-    add_node,
-    cluster_of,
-    committed,
-    driven,
-    ranks_at_work,
-    with_patience,
-    write_mortal_jobs,
-)
 
 JOB = {
     "name": "reach",
@@ -124,42 +111,7 @@ def test_a_class_that_a_node_lacks_is_named(told):
     assert "policy_type: cannot import 'of_another_node' of policy 'of_another_node.Policy'" in told()
 
 
-WITHOUT_PACKAGE = """
-import importlib.abc, sys
-
-class Lacks(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "isaaclab_arena":
-            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
-
-sys.meta_path.insert(0, Lacks())
-"""
 """What makes the interpreters of a node into some that do not have this package, as site customization."""
 
 
 """What lets the version beside it be found before that of the directory in which a run was started, as the same."""
-
-
-@pytest.fixture
-def without_package(tmp_path) -> dict[str, str]:
-    """The environment variables of a node whose interpreters do not have this package."""
-    (tmp_path / "without").mkdir()
-    (tmp_path / "without" / "sitecustomize.py").write_text(WITHOUT_PACKAGE)
-    return {"PYTHONPATH": str(tmp_path / "without")}
-
-
-@pytest.mark.slow
-def test_a_node_that_joins_later_and_lacks_the_package_is_named_once_and_its_rank_begins_elsewhere(
-    tmp_path, without_package
-):
-    jobs = write_mortal_jobs(tmp_path)
-    with cluster_of(1) as cluster, driven(tmp_path, jobs, cluster.address, num_ranks=2) as running:
-        running.wait_for(lambda: ranks_at_work(running.output) == {0})
-        with_patience(lambda: cluster.add_node(**NODE, env_vars=without_package))
-        running.wait_for(lambda: "runs no ranks of this run: it lacks this package" in running.said)
-        add_node(cluster)
-        running.let_ranks_begin_together(jobs, 2)
-        running.end(since_s=time.monotonic())
-        assert running.said.count("runs no ranks of this run") == 1
-        assert "has died" not in running.said
-    assert committed(running.output) == Counter(range(NUM_EPISODES))

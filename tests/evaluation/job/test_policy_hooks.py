@@ -232,8 +232,3 @@ def test_two_servers_of_one_job_must_serve_the_same(tmp_path):
     other.states = OTHER  # pyright: ignore[reportAttributeAccessIssue]  of this one only
     with pytest.raises(ConfigError, match="different models"):
         settle_served_model(tmp_path, "coins", [Served(), other])
-
-
-def test_a_policy_in_this_process_leaves_no_word_of_a_server(tmp_path):
-    assert settle_served_model(tmp_path, "coins", [ShrugPolicy()]) is None
-    assert list(tmp_path.iterdir()) == []

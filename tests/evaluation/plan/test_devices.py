@@ -61,25 +61,9 @@ def assert_alike(directory: Path, name: str, make: Callable[[], PolicyBase], **o
     assert_the_same(*(recorded(directory, name, make(), device, **options) for device in (GPU, CPU)))
 
 
-# One of each kind of script; `tests/environments/arena/test_devices.py` has every environment on a GPU.
-FAST = {"reach", "lift_object", "open_drawer", "sort_two", "push_cube"}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=() if each in FAST else pytest.mark.slow) for each in ALL_ENVIRONMENTS]
-)
-def test_the_expert_of_every_task_does_on_a_gpu_what_it_does_on_the_cpu(tmp_path, name):
-    assert_alike(tmp_path, name, ScriptedPolicy)
-
-
 @pytest.mark.parametrize("name", FLOOR_ENVIRONMENTS)
 def test_random_actions_move_machines_there_as_they_do_here(tmp_path, name):
     assert_alike(tmp_path, name, RandomActionPolicy)
-
-
-# Here MuJoCo makes its renderer, which takes seconds.
-def test_pictures_are_recorded_from_there(tmp_path):
-    assert_alike(tmp_path, "reach", ScriptedPolicy, backend="mujoco", enable_cameras=True, camera_size=16)
 
 
 @pytest.mark.parametrize("kept_on", [GPU, CPU])

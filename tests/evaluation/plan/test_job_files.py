@@ -12,13 +12,12 @@ import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.cli.main import main as command
-from isaaclab_arena.config.loading import load_jobs_file, read_jobs
+from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobConfig, Question, SuiteMember
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.eval_runner import main as limit_main
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.planning import interleaved_jobs, plan_run
 from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms, without_repeats
 from isaaclab_arena.storage.dataset import consolidate
@@ -26,10 +25,7 @@ from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from tests.end_to_end.launching import write_jobs
-from tests.evaluation.jobs import coin_job, config_of, request_of, settings
-from tests.fakes import CoinConfig, ShrugPolicy
-from tests.machine import show_gpus
-from tests.outsiders.test_policies_written_for_arena import block
+from tests.evaluation.jobs import coin_job, config_of, request_of
 
 # Tests that every job file of the project is good.
 
@@ -221,40 +217,7 @@ def test_a_limit_below_one_is_refused(tmp_path, capsys, run):
     assert "--limit: " in capsys.readouterr().err
 
 
-def test_a_policy_that_knows_its_number_of_episodes_is_cut_too(tmp_path):
-    class Ten(ShrugPolicy):
-        def num_episodes(self):
-            return 10
-
-    runner = JobRunner(settings(tmp_path))
-    cut = coin_job("cut", policy_class=Ten, num_steps=None, environment=CoinConfig(), max_episodes=4)
-    whole = coin_job("whole", policy_class=Ten, num_steps=None, environment=CoinConfig(), max_episodes=40)
-    assert [runner.run(job).num_episodes for job in (cut, whole)] == [4, 10]
-
-
 # Where policies written for Isaac Lab Arena are placed.
-
-
-@pytest.mark.parametrize(
-    ("gpus", "local_rank", "options", "placed"),
-    [
-        (0, None, {}, "cpu"),
-        (0, "1", {}, "cpu"),
-        (4, "2", {}, "cuda:2"),
-        (4, None, {}, "cuda:0"),
-        (4, "2", {"device": "cuda:3"}, "cuda:3"),
-    ],
-)
-@pytest.mark.parametrize("policy", ["NudgePolicy", "ParserPolicy"])
-def test_a_gpu_that_only_a_default_names_is_that_of_the_rank(monkeypatch, policy, gpus, local_rank, options, placed):
-    show_gpus(monkeypatch, gpus)
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    if local_rank is not None:
-        monkeypatch.setenv("LOCAL_RANK", local_rank)
-    job = read_jobs({"jobs": [block(policy, {"push": 1, **options})]}, source="jobs.json").jobs[0]
-    [found] = resolve_jobs([job])
-    assert {**found.policy_options, **found.policy_placement}["device"] == placed
-    assert found.policy_options.get("device") == options.get("device")
 
 
 # Tests of telling once what is wrong with many tasks of a suite.
@@ -269,7 +232,6 @@ def problem(message: str, *, job: str = "mine-a", key: str | None = "environment
     return Problem(message, job=job, key=key)
 
 
-ALONE = config_of("reach", name="alone")
 OPEN, LID = task("open"), problem("no lid")
 
 
@@ -279,20 +241,6 @@ def test_what_all_tasks_of_a_suite_lack_is_told_of_the_first():
         problem("'open' needs cook (the same for 2 other tasks of suite 'kitchen')", job="mine-open")
     ]
     assert without_repeats(found[:2])[0].message.endswith("(the same for another task of suite 'kitchen')")
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        [(OPEN, LID), (task("close"), problem("no hinge"))],
-        [(OPEN, LID), (OPEN, problem("no lid", key="python"))],
-        [(OPEN, LID), (task("open", entry="other"), LID)],
-        [(ALONE, LID), (ALONE, LID)],
-    ],
-    ids=["tasks", "keys", "entries", "no suite"],
-)
-def test_what_differs_or_is_in_no_suite_is_told_apart(found):
-    assert without_repeats(found) == [each for _, each in found]
 
 
 TURNS_JOBS = [coin_job(f"job{index}", index=index, num_envs=index + 1) for index in range(4)]

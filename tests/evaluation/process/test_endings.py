@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -65,20 +64,6 @@ def test_a_second_signal_ends_the_process_at_once(first, then_s, dawdle_s, exit_
             assert process.wait(timeout=60) == exit_code
         finally:
             process.kill()
-
-
-def test_only_the_main_thread_can_listen_and_a_guest_in_another_hears_nothing():
-    def listen() -> None:
-        with watch_for_interruption():
-            pass
-
-    def listen_as_guest() -> bool:
-        with watch_as_guest() as interruption:
-            return interruption.stop_requested()
-
-    with ThreadPoolExecutor(1) as thread:
-        assert isinstance(thread.submit(listen).exception(), ValueError)
-        assert thread.submit(listen_as_guest).result() is False
 
 
 def test_a_guest_hands_a_second_signal_to_whoever_listened_before():

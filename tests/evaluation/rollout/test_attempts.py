@@ -20,15 +20,13 @@ from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.sim.backends import make_backend
 from isaaclab_arena.sim.warp_backend import BufferSizes, WarpBackend, with_more_room
 from tests.environments.building import build, episode
 from tests.environments.variations.varying import build_varied, everything
 from tests.fakes import Notebook
 from tests.fakes_environment import BoldPolicy, ScriptedEnvironment, episodes
-from tests.pretend_backend import simulate_with_warp
-from tests.pretend_gpu import GPU
 
 NUM_ENVS, NUM_STEPS = 2, 4
 
@@ -107,37 +105,6 @@ def test_a_run_that_has_to_make_room_shows_the_same_bits_as_one_that_has_it(
     policy = ScriptedPolicy if name == "lift_object" else RandomActionPolicy
     assert played(cramped, policy()) == played(roomy, policy())
     assert num_failed(cramped) == 1
-
-
-class LooksNowAndThen(ZeroActionPolicy):
-    """Looks at one env slot before every other step, and keeps what it has seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pictures: list[torch.Tensor] = []
-        self._num_calls = 0
-
-    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-        del env, starting
-        return [1] if self._num_calls % 2 else []
-
-    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        if self._num_calls % 2:
-            self.pictures += [pictures[[1]].cpu() for pictures in observation["camera_obs"].values()]
-        self._num_calls += 1
-        return super().get_action(env, observation)
-
-
-def test_pictures_that_were_announced_are_drawn_once_where_a_step_is_made_again(gpu, monkeypatch):
-    simulate_with_warp(monkeypatch)
-    options = {"device": GPU, "backend": "warp", "enable_cameras": True, "camera_size": 16}
-    roomy, cramped = (build(name, num_envs=NUM_ENVS, **options) for name in ("lift_object", "cramped_lift_object"))
-    policies = LooksNowAndThen(), LooksNowAndThen()
-    for env, policy in zip((roomy, cramped), policies, strict=True):
-        rollout(env, policy, map(episode, range(NUM_ENVS)), [], limits=RolloutLimits(max_steps=NUM_STEPS))
-    assert num_failed(cramped) == 1
-    assert roomy.pictures_drawn == cramped.pictures_drawn > 0
-    assert all(map(torch.equal, policies[0].pictures, policies[1].pictures))
 
 
 class Tries(ScriptedEnvironment):

@@ -13,9 +13,8 @@ from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import Ending, RolloutLimits, ending_of
 from isaaclab_arena.interfaces.environment import Observation, Step
-from isaaclab_arena.interfaces.environment_builder import Background, EnvironmentWrapper
+from isaaclab_arena.interfaces.environment_builder import Background
 from isaaclab_arena.interfaces.episode import Conditions, Outcome
-from isaaclab_arena.interfaces.observer import Observer
 from tests.environments.building import build, hold_still, start
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
@@ -72,16 +71,6 @@ class Lasting(Elsewhere):
         return {**conditions, "script.length": 8 if episode.episode_index % 2 else 3}
 
 
-class Wrapper(EnvironmentWrapper):
-    """Resets another environment."""
-
-    def reset(self, env_ids, conditions):
-        return self.real.reset(env_ids, conditions)
-
-    def step(self, action):
-        return self.real.step(action)
-
-
 def played(environment, number: int = 12, **options) -> tuple[dict[int, torch.Tensor], list]:
     log, notebook = ActionLog(), Notebook()
     rollout(environment, PushPolicy(), episodes(number), [log, notebook], **options)
@@ -116,34 +105,10 @@ def test_no_step_is_waited_for_where_no_other_episode_is_under_way():
     assert environment.said == [*once, *[step] * 3, *once, *[step] * 8]
 
 
-def test_observers_see_an_episode_begin_when_it_is_its_turn_and_its_time_counts_from_there():
-    class Turns(Observer):
-        """Notes at which control step each episode begins."""
-
-        num_steps = 0
-
-        def __init__(self) -> None:
-            self.begun: dict[int, int] = {}
-
-        def on_episode_start(self, environment, starts, observation) -> None:
-            self.begun.update((start.episode.episode_index, self.num_steps) for start in starts)
-            assert [start.env_id for start in starts] == sorted(start.env_id for start in starts)
-
-        def on_step(self, environment, transition) -> None:
-            self.num_steps += 1
-
-    turns = Turns()
-    rollout(Lasting(2), PushPolicy(), episodes(4), [turns])
-    assert turns.begun == {0: 0, 1: 0, 2: 5, 3: 8}
-
-
-@pytest.mark.parametrize("wraps", [True, False])
-def test_nothing_is_begun_early_where_steps_are_counted_or_a_wrapper_resets(wraps):
-    real = Lasting(2)
-    environment = Wrapper(real) if wraps else real
-    limits = RolloutLimits() if wraps else RolloutLimits(max_steps=12)
-    rollout(environment, PushPolicy(), episodes(40 if not wraps else 4), [], limits=limits)
-    assert {said for said, _ in real.said} == {"step"}
+def test_nothing_is_begun_early_where_steps_are_counted():
+    environment = Lasting(2)
+    rollout(environment, PushPolicy(), episodes(40), [], limits=RolloutLimits(max_steps=12))
+    assert {said for said, _ in environment.said} == {"step"}
 
 
 def test_episodes_that_carry_a_state_start_at_once():

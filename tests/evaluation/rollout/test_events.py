@@ -14,9 +14,7 @@ import torch
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment, FloorEnvironment
 from isaaclab_arena.environments.events import FloorFacts, floor_progress_of
 from isaaclab_arena.environments.mdp.task import FloorTask
-from isaaclab_arena.environments.tasks.track_motion import LARGEST_KEYPOINT_ERROR_M
-from isaaclab_arena.environments.tasks.velocity_go1 import SPEED_BOUND_M_S, TURN_BOUND_RAD_S
-from isaaclab_arena.environments.tasks.walk_humanoid import JOINTS, SHARE_OF_THE_WAY
+from isaaclab_arena.environments.tasks.walk_humanoid import JOINTS
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
@@ -56,16 +54,11 @@ _BACK = ((-0.03, 0.0, 0.0), 0.08, 1)
 _LEFT = ((0.0, 0.03, 0.0), 0.0, 1)
 
 
-@pytest.mark.parametrize("task", ALL_ENVIRONMENTS)
-def test_a_robot_that_stands_still_in_any_task_never_moved(task):
-    events = failed(task, FailingExpert(standing_still), max_steps=30)
-    assert events.decisive == "never_moved"
-    assert "never_reached" in events.seen
-
-
 @pytest.mark.parametrize(
     ("task", "expert", "decisive"),
     [
+        *((task, {"spoil": standing_still}, "never_moved") for task in ALL_ENVIRONMENTS),
+        # Experts that go elsewhere.
         ("reach", {"beside_m": 0.25}, "never_reached"),
         ("pick_and_place", {"beside_m": 0.06}, "reached_and_missed"),
         ("press_button", {"beside_m": 0.06}, "reached_and_missed"),
@@ -73,8 +66,8 @@ def test_a_robot_that_stands_still_in_any_task_never_moved(task):
         ("sort_two", {"swapped": ("left_bin", "right_bin")}, "wrong_object"),
     ],
 )
-def test_experts_that_go_elsewhere_are_named_right(task, expert, decisive):
-    assert failed(task, FailingExpert(**expert)).decisive == decisive
+def test_experts_that_do_nothing_or_go_elsewhere_are_named_right(task, expert, decisive):
+    assert failed(task, FailingExpert(**expert), max_steps=30 if "spoil" in expert else 110).decisive == decisive
 
 
 @pytest.mark.parametrize(
@@ -250,27 +243,6 @@ def test_progress_is_1_for_successes_only_and_what_is_told_is_what_is_judged(tas
             assert not bool(over[1:-1].any())
             assert bool(facts.lost[-1]) or not was_lost
             assert not (record.success and bool(facts.lost.any()))
-            check_metrics(task, record, facts)
-
-
-def check_metrics(task: str, record: EpisodeRecord, facts: FloorFacts) -> None:
-    """Compare the facts of an episode with the metrics of its judge."""
-    metrics = record.metrics
-    if task == "cartpole":
-        stands = ~facts.lost if facts.met is None else facts.met
-        assert bool(stands[-1]) is (metrics["upright_s"] > 0)
-    elif task == "velocity_go1":
-        broke = (
-            metrics["worst_speed_error_m_s"] > SPEED_BOUND_M_S or metrics["worst_turn_error_rad_s"] > TURN_BOUND_RAD_S
-        )
-        assert facts.strayed is not None
-        assert bool(facts.strayed.any()) is broke
-    elif task == "walk_humanoid":
-        made = metrics["distance_m"] / (SHARE_OF_THE_WAY * metrics["asked_distance_m"])
-        assert float(facts.share[-1]) == pytest.approx(min(made, record.length / 500), abs=1e-6)
-        assert all(share <= step / 500 + 1e-6 for step, share in enumerate(facts.share))
-    elif record.termination != "terminated" or record.success:
-        assert bool(facts.lost[-1]) is (metrics["mpkpe_m"] >= LARGEST_KEYPOINT_ERROR_M)
 
 
 @pytest.mark.parametrize("task", FLOOR_ENVIRONMENTS)
@@ -286,14 +258,6 @@ def test_events_and_progress_are_the_same_for_any_number_of_env_slots(task):
         for number in (1, 2)
     )
     assert alone == together
-
-
-def test_a_pole_that_is_left_alone_falls_and_the_step_is_named():
-    for record, _ in played("cartpole", "zero"):
-        events = told(record)
-        assert events.decisive == "fell_over"
-        assert events.seen["fell_over"] == (record.length, 1)
-        assert events.progress == pytest.approx((events.seen["strayed"][0] - 1) / 500, abs=0.0021)
 
 
 def follow(aside_m: float) -> Meddle:

@@ -7,14 +7,13 @@ import torch
 
 from isaaclab_arena.errors import ArenaError, PolicyError, UnannouncedPictureError
 from isaaclab_arena.evaluation.batching import on_fixed_batch
-from isaaclab_arena.evaluation.rollout import Readers, next_starts, pipelined_rollout, rollout
-from isaaclab_arena.evaluation.running_episodes import Stopwatch
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import Pictures
 from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
-from tests.fakes_environment import ActionLog, BlindLog, PushPolicy, ScriptedEnvironment, episodes, groups_of
+from tests.fakes_environment import ActionLog, BlindLog, PushPolicy, ScriptedEnvironment, episodes
 
 
 class Looks(PolicyBase[None]):
@@ -86,19 +85,6 @@ def test_actions_are_those_that_every_picture_gives_and_half_of_them_are_drawn()
         assert drawn < sum(map(len, expected.values()))
 
 
-class NamesNoStart(LooksEverySecondStep):
-    """What it named for a step does not hold for the episode that starts afterwards."""
-
-    _first = True
-
-    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-        return range(env.num_envs) if not starting or self._first else ()
-
-    def start_episodes(self, env, starts) -> None:
-        super().start_episodes(env, starts)
-        self._first = False
-
-
 @pytest.mark.parametrize(
     ("policy", "batch", "watches"),
     [
@@ -106,7 +92,6 @@ class NamesNoStart(LooksEverySecondStep):
         (LooksAnyway, None, [Observer()]),
         (LooksAnyway, None, [ActionLog()]),
         (LooksAnyway, 8, []),
-        (NamesNoStart, None, [ActionLog()]),
     ],
 )
 def test_a_policy_that_looks_without_a_word_is_named_whatever_else_watches_or_fills_its_batch(policy, batch, watches):
@@ -148,13 +133,6 @@ def test_a_class_that_acts_otherwise_than_its_base_sees_all_whatever_its_base_an
     assert_same(played(policy())[0], played(Looks(), lazily=False)[0])
 
 
-def test_groups_that_take_turns_announce_for_themselves():
-    log = BlindLog()
-    environments = [DrawnOnDemand(ScriptedEnvironment(size, cameras=True)) for size in (2, 1)]
-    pipelined_rollout(groups_of(environments, LooksEverySecondStep), episodes(9), [log])
-    assert_same(log.actions, played(LooksEverySecondStep(), lazily=False)[0])
-
-
 class Watches(Observer):
     """Keeps how bright the pictures were that it was shown before and after each step."""
 
@@ -164,13 +142,6 @@ class Watches(Observer):
     def on_step(self, environment, transition) -> None:
         for observation in (transition.observation, transition.step.observation):
             self.seen.append(observation["camera_obs"]["front"].float().mean(dim=(1, 2, 3)).tolist())
-
-
-def test_an_observer_sees_every_picture_unless_it_says_that_it_does_not():
-    lazily, eagerly = Watches(), Watches()
-    played(LooksEverySecondStep(), watches=[lazily])
-    played(LooksEverySecondStep(), lazily=False, watches=[eagerly])
-    assert lazily.seen == eagerly.seen
 
 
 class WatchesOneEpisode(Observer):
@@ -261,13 +232,3 @@ def test_an_announcement_that_names_no_env_slots_is_refused_and_the_policys_come
         played(Wrong(), watches=[Watching()])
     with pytest.raises(ArenaError, match=r"Watching\.pictures_to_see .* below 3"):
         played(NeverLooks(), watches=[Watching()])
-
-
-def test_what_somebody_wanted_is_counted_whatever_is_drawn():
-    for policy, eager, looked_at in ((NeverLooks(), True, 0), (Looks(), False, 3), (LooksEverySecondStep(), True, 2)):
-        environment = DrawnOnDemand(ScriptedEnvironment(3, cameras=True))
-        watch = Stopwatch()
-        readers = Readers(environment, policy, [BlindLog(), *([Observer()] if eager else [])], watch)
-        pending = iter(episodes(3))
-        readers.before_reset(next_starts(environment, [0, 2] if looked_at == 2 else [0, 1, 2], pending))
-        assert watch.pictures_looked_at == looked_at

@@ -38,54 +38,26 @@ def test_every_planned_episode_runs_exactly_once_in_whichever_group(sizes):
     assert num_steps == sum(record.length for record in notebook.records)
 
 
-class Meeting:
-    """Where the simulation of one group and the policy of the other wait for each other."""
-
-    def __init__(self) -> None:
-        self.simulating = threading.Semaphore(0)
-        self.acted = threading.Semaphore(0)
-        self.num_meetings = 0
-
-
-class MeetsThePolicy(CoinEnvironment):
-    """Its steps are over only when the policy has acted for another group meanwhile."""
-
-    def __init__(self, meeting: Meeting) -> None:
-        super().__init__(CoinConfig(success_rate=0.0, failure_step=5), 1)
-        self.meeting = meeting
-
-    def step(self, action):
-        self.meeting.simulating.release()
-        assert self.meeting.acted.acquire(timeout=SOON_S), "the policy did not act while this was simulated"
-        return super().step(action)
-
-
-class MeetsTheSimulation(ShrugPolicy):
-    """Acts only while another group is simulated."""
-
-    def __init__(self, meeting: Meeting) -> None:
-        super().__init__()
-        self.meeting = meeting
-
-    def get_action(self, env, observation):
-        assert self.meeting.simulating.acquire(timeout=SOON_S), "nothing was simulated while the policy acted"
-        self.meeting.acted.release()
-        self.meeting.num_meetings += 1
-        return super().get_action(env, observation)
-
-
 def test_the_policy_acts_for_one_group_while_another_is_simulated():
-    meeting = Meeting()
+    simulating, acted = threading.Semaphore(0), threading.Semaphore(0)
+
+    class MeetsThePolicy(CoinEnvironment):
+        def step(self, action):
+            simulating.release()
+            assert acted.acquire(timeout=SOON_S), "the policy did not act while this was simulated"
+            return super().step(action)
+
+    def meet_the_simulation(*_) -> None:
+        assert simulating.acquire(timeout=SOON_S), "nothing was simulated while the policy acted"
+        acted.release()
+
+    config, policy = CoinConfig(success_rate=0.0, failure_step=5), shrugging(meet_the_simulation)()
     groups = [
-        EnvGroup(environment=MeetsThePolicy(meeting), policy=ShrugPolicy()),
-        EnvGroup(
-            environment=CoinEnvironment(CoinConfig(success_rate=0.0, failure_step=5), 1),
-            policy=MeetsTheSimulation(meeting),
-        ),
+        EnvGroup(environment=MeetsThePolicy(config, 1), policy=ShrugPolicy()),
+        EnvGroup(environment=CoinEnvironment(config, 1), policy=policy),
     ]
-    result = pipelined_rollout(groups, episodes(2), [])
-    assert result.finished_episodes == 2
-    assert meeting.num_meetings == 5
+    assert pipelined_rollout(groups, episodes(2), []).finished_episodes == 2
+    assert policy.num_calls == 5
 
 
 def test_groups_take_turns_in_a_fixed_order():
@@ -206,15 +178,6 @@ def test_steps_under_way_at_a_stop_request_are_finished_and_observed():
     assert result.interrupted
     assert [transition.num_running for transition in notebook.transitions] == [1] * 7
     assert result.cut_episodes == 2
-
-
-def test_every_group_may_make_the_steps_that_a_job_is_limited_to():
-    notebook = Notebook()
-    result = pipelined_rollout(coin_groups(2, 2), episodes(200), [notebook], limits=RolloutLimits(max_steps=30))
-    assert len(notebook.transitions) == 2 * 30
-    assert sum(transition.num_running for transition in notebook.transitions) == 4 * 30
-    num_started = sum(line.startswith("start") for line in notebook.lines)
-    assert num_started == result.finished_episodes + result.cut_episodes
 
 
 def test_env_slots_that_may_be_used_are_shared_among_the_groups():

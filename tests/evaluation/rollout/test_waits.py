@@ -7,15 +7,14 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
-from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout import EpisodeLoop, StartingEpisodes, next_starts
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits, Stopwatch
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
-from tests.environments.building import ALL_ENVIRONMENTS, build, episode
+from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from tests.environments.building import build, episode
 from tests.environments.variations.varying import build_varied, everything
-from tests.pretend_backend import pretended_environments, simulate_with_warp, there
+from tests.pretend_backend import pretended_environments, there
 from tests.pretend_gpu import GPU, PretendGpu
 
 NUM_ENVS = 3
@@ -60,39 +59,9 @@ def built(name: str = "lift_object", **options: Any) -> ArenaEnvironment:
     return build(name, num_envs=NUM_ENVS, device=GPU, backend="warp", **options)
 
 
-CASES = [("lift_object", ZeroActionPolicy), ("lift_object", RandomActionPolicy)]
-
-
-@pytest.mark.parametrize(("name", "policy"), [*CASES, *((name, ScriptedPolicy) for name in ALL_ENVIRONMENTS)])
-def test_a_control_step_waits_once_to_learn_which_env_slots_ended(gpu, name, policy):
-    assert places_of_waits(gpu, begun(built(there(name)), policy())) == [WHICH_ENDED]
-
-
 def varied() -> ArenaEnvironment:
     name = there("lift_object")
     return build_varied(name, everything(name), num_envs=NUM_ENVS, device=GPU, backend="warp")
-
-
-class LooksAtOne(ZeroActionPolicy):
-    """Looks at the pictures of one env slot in every other step, as policies do that play chunks."""
-
-    num_calls = 0
-
-    def pictures_to_see(self, env: Any, starting: Any) -> list[int]:
-        del env, starting
-        return [1] if self.num_calls % 2 else []
-
-    def get_action(self, env: Any, observation: Any) -> torch.Tensor:
-        if self.num_calls % 2:
-            assert all(pictures[[1]].device == GPU for pictures in observation["camera_obs"].values())
-        self.num_calls += 1
-        return super().get_action(env, observation)
-
-
-def test_with_mujoco_warp_the_same_wait_tells_whether_contacts_had_room_and_pictures_add_none(gpu, monkeypatch):
-    simulate_with_warp(monkeypatch)
-    loop = begun(built(enable_cameras=True, camera_size=16), LooksAtOne())
-    assert [places_of_waits(gpu, loop) for _ in range(3)] == [[WHICH_ENDED]] * 3
 
 
 @pytest.mark.parametrize("varies", [False, True])
@@ -126,21 +95,3 @@ def test_however_many_episodes_end_in_a_step_their_numbers_and_moments_are_read_
         "distributed/devices.py",
         "distributed/devices.py",
     ]
-
-
-class TurnsToNaN(ZeroActionPolicy):
-    """Says nothing usable in env slot 1 from the second step on."""
-
-    is_first = True
-
-    def get_action(self, env: Any, observation: Any) -> torch.Tensor:
-        action = super().get_action(env, observation)
-        action[1] += 0.0 if self.is_first else torch.nan
-        self.is_first = False
-        return action
-
-
-def test_an_action_that_cannot_be_used_is_refused_with_that_one_wait(gpu):
-    loop = begun(built(there("lift_object")), TurnsToNaN())
-    with pytest.raises(PolicyError, match="NaN or infinity in env slot 1"):
-        make_step(loop)

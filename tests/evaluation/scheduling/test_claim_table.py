@@ -178,14 +178,6 @@ def test_a_rank_that_works_no_more_or_whose_process_is_gone_loses_its_claims_at_
     assert open_episodes(claimed_by_rank_one(directory, Clock())) == 1
 
 
-def test_a_claim_of_its_own_that_it_does_not_know_of_is_taken_over_by_a_rank_at_once(directory):
-    """The answer of a network disk got lost after the file had been made."""
-    made(table_of(directory, 0).claim(0, 0))
-    table = table_of(directory, 0)
-    table.refresh()
-    assert made(table.claim_next(None)).generation == 2
-
-
 # The episodes and jobs that are to blame for the deaths of ranks.
 
 

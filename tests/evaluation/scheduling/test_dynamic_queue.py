@@ -9,7 +9,7 @@ from itertools import islice
 import pytest
 
 from isaaclab_arena.evaluation.claims import ClaimTable
-from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, write_rank_status
+from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch, write_rank_status
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.planning import divided_jobs
 from isaaclab_arena.evaluation.queues import ClaimedEpisodes, DynamicQueue
@@ -66,9 +66,7 @@ class World:
         return DynamicQueue(self.table(rank), world_size=self.attempt.world_size, clock=self.clock, **options)
 
     def table(self, rank: int) -> ClaimTable:
-        watch = RankWatch(
-            self.directory, world_size=self.attempt.world_size, run_id=self.run_id, clock=self.clock
-        )
+        watch = RankWatch(self.directory, world_size=self.attempt.world_size, run_id=self.run_id, clock=self.clock)
         return ClaimTable(
             divided_jobs(self.jobs, self.attempt),
             self.directory,
@@ -336,27 +334,3 @@ def test_rebuilds_take_their_own_episodes_and_pieces_may_lie_across_their_border
     assert run_job(world.runner(0), queue, task, [notebook]) is ReportedStatus.COMPLETED
     assert sorted(record.episode.episode_index for record in notebook.records) == list(range(11))
     assert world.queue(1).next_job() is None
-
-
-class TakesTime(Observer):
-    """Lets time pass with every episode, more of it in some jobs."""
-
-    def __init__(self, clock: Clock, seconds: dict[str, float]) -> None:
-        self.clock = clock
-        self.seconds = seconds
-
-    def on_episode_end(self, environment, record) -> None:
-        self.clock.now_s += self.seconds[record.episode.job]
-
-
-def test_what_was_measured_decides_what_comes_next(tmp_path):
-    """By the number of episodes ``quick1`` would come before ``slow1``."""
-    lengths = {"slow0": 35, "quick0": 30, "slow1": 10, "quick1": 20}
-    kinds = {"slow": CoinConfig(success_step=2, failure_step=2), "quick": CoinConfig(success_step=1, failure_step=1)}
-    jobs = tuple(
-        coin_job(name, index=index, num_episodes=length, environment=kinds[name[:-1]])
-        for index, (name, length) in enumerate(lengths.items())
-    )
-    world = World(tmp_path, jobs, world_size=1)
-    takes_time = TakesTime(world.clock, {name: 1.0 if name.startswith("slow") else 0.1 for name in lengths})
-    assert run_to_the_end(world, 0, observers=[takes_time]) == ["slow0", "quick0", "slow1", "quick1"]

@@ -107,11 +107,6 @@ def test_a_share_hands_out_nothing_once_its_job_is_over():
     assert list(episodes.take(range(10))) == [0, 1]
 
 
-def test_a_share_without_an_end_is_handed_out_lazily():
-    indices = FixedShare(job=JOBS[0], finished=((0, 2),)).take(iter(range(10**9)))
-    assert [next(indices), next(indices)] == [2, 3]
-
-
 def episodes_in(ranges) -> list[int]:
     return [index for begin, end in ranges for index in range(begin, end)]
 

@@ -13,7 +13,6 @@ import torch
 from isaaclab_arena import ConfigError
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.evaluation import verification
 from isaaclab_arena.evaluation.builds import GroupBuilder, StartUpClock
@@ -215,13 +214,3 @@ def test_episodes_are_verified_on_the_backend_that_they_ran_on(tmp_path):
     again = verification.prepare_sample(directory, tmp_path / "again", sample, num_envs=None, num_ranks=1)
     [job] = verification.jobs_of_plan(again, directory, policy_batch=None, may_import=False)
     assert job.environment_config.backend == "warp"
-
-
-def test_environments_that_are_simulated_here_can_be_settled():
-    for name in ("reach", "lift_object", "cartpole", "velocity_go1"):
-        config = ENVIRONMENTS.get(name).config_class()
-        builder = ENVIRONMENTS.get(name)
-        assert builder.has_backends
-        assert config.backend == "auto"
-        kind = builder.faster_backend(config, num_envs=2, device=torch.device("cpu"), num_threads=1)
-        assert kind == "mujoco"

@@ -32,7 +32,7 @@ from isaaclab_arena.storage.ledger import make_output_directory
 from tests.distributed.threads import ranks_in_threads
 from tests.environments.six_axis import DESCRIPTION, MJCF
 from tests.evaluation.jobs import coin_job, config_of
-from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
+from tests.fakes import CoinBuilder, ShrugPolicy
 
 # The directory of a run, where the name that is given leads up.
 
@@ -224,11 +224,6 @@ def test_an_object_is_its_class_and_the_functions_that_it_is_made_of():
     builder = CoinBuilder()
     builder.make_task = make_task  # pyright: ignore[reportAttributeAccessIssue]  as builders have it
     assert modules_of_object(builder) == ["tests.fakes", __name__]
-
-
-def test_a_class_that_serves_as_a_builder_is_what_its_attributes_are_made_of():
-    builder = type("Builder", (ShrugPolicy,), {"config_class": CoinConfig, "build": staticmethod(coin_job)})
-    assert modules_of_object(builder) == ["tests.fakes", "tests.evaluation.jobs"]
 
 
 class ReadsYaml(ShrugPolicy, BaseResolver):

@@ -243,15 +243,6 @@ def test_every_job_is_asked_of_that_checkpoint_by_the_option_that_it_names_unles
     assert (third.name, dict(third.policy_config_dict)) == ("scripted", {})
 
 
-def test_checkpoints_of_other_kinds_and_names_are_found_again(training):
-    write(training, lerobot(0))
-    (job,) = jobs_of(training, REACH, step=100, name="checkpoints/000100/pretrained_model", pattern="checkpoints/*/*")
-    assert [*job.policy_config_dict] == ["pretrained"]
-    (training / "policy_7.onnx").write_bytes(b"graph")
-    (job,) = jobs_of(training, REACH, step=7, name="policy_7.onnx", pattern="policy_*.onnx")
-    assert job.policy_config_dict == {"checkpoint_path": str(training / "policy_7.onnx")}
-
-
 def test_saved_conditions_are_found_from_the_directory_of_the_job_file(training):
     asked = {**REACH, "conditions": "saved.json#reach"}
     (job,) = jobs_of(training, asked, directory=training)

@@ -15,7 +15,6 @@ from PIL import Image
 from isaaclab_arena.checkpoints import Checkpoint
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.cli.watch import Watch, WatchOptions, jobs_of_checkpoint, run_checkpoint
-from isaaclab_arena.config.schema import Question
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.eval_runner import main as run_jobs
 from isaaclab_arena.evaluation.learning_curve import (
@@ -25,10 +24,8 @@ from isaaclab_arena.evaluation.learning_curve import (
     points_of,
     points_of_watch,
     scores_of,
-    write_curve,
 )
 from isaaclab_arena.storage.atomic import json_text, write_text
-from isaaclab_arena.storage.ledger import read_run_plan, write_run_plan
 from tests.evaluation.watching.trainings import (
     HEADS,
     CalledEnvironment,
@@ -213,20 +210,6 @@ def test_each_point_of_the_curve_leads_to_the_page_of_its_run(watch):
     assert "step_0/report.html" not in html
     assert 'class="band"' in html
     assert "Step 100 was not evaluated: &lt;it&gt; was refused" in html
-
-
-def test_episodes_beyond_the_decision_of_a_question_are_in_no_number_of_the_curve(watch):
-    run = watch.directory / "step_150"
-    write_run_of_checkpoint(run, 150, {"flat": "ssffss"})
-    write_record(watch.directory, Evaluated(step=150, path="model_150.pt", fingerprint="", is_done=True))
-    bar = Question(name="bar", jobs=("flat-150",), max_episodes=4, at_least=0.5)
-    plan = replace(read_run_plan(run), questions=(bar,))
-    (run / "run.json").unlink()
-    write_run_plan(run, plan)
-    table = write_curve(watch.directory, points_of(run, 150))
-    assert [(line["successes"], line["scored"]) for line in csv.DictReader(table.open())] == [("2", "4")]
-    (run / "report.html").touch()
-    assert 'aria-label="150: 2 of 4"' in watch.page()
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,5 @@
 """Each checkpoint is evaluated once, whole; the best is scored again."""
 
-import random
-import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,15 +98,6 @@ def test_a_training_that_begins_later_is_waited_for_and_nothing_is_found_in_sile
         f"waiting for checkpoints in {watching.training}, which does not exist yet",
         f"waiting for more checkpoints in {watching.training}",
     ]
-
-
-def test_a_watch_of_what_is_there_gives_files_without_a_mark_their_time_and_names_those_that_stay_incomplete(watching):
-    (watching.training / "policy_10.onnx").write_bytes(b"graph")
-    (watching.training / "policy_20.onnx").touch()
-    watching.meanwhile = [lambda: None] * 35
-    evaluations = Evaluations()
-    assert watching.run(evaluations, pattern="policy_*.onnx", once=True, quiet_s=30.0) == 1
-    assert (evaluations.asked, watching.said[-1]) == ([10], "step 20 was not evaluated: it is empty")
 
 
 def test_a_checkpoint_that_is_half_written_waits_and_each_reason_is_logged_once(watching, caplog):
@@ -221,37 +209,6 @@ def test_what_was_refused_is_tried_again_only_once_it_changes(watching, caplog):
     evaluations = Evaluations(exit_codes=[REFUSED])
     assert watching.run(evaluations, once=False) is None
     assert (evaluations.asked, watching.done) == ([50, 50], [0, 50, 100])
-
-
-def test_a_watch_that_is_killed_again_and_again_evaluates_each_checkpoint_once(watching):
-    chance, finished = random.Random(0), Counter[int]()
-
-    def maybe_killed(checkpoint, directory, seed_offset):
-        if chance.random() < 0.5:
-            raise KilledError
-        played(checkpoint, directory)
-        finished[checkpoint.step] += not seed_offset
-
-    while watching.run(Evaluations(play=maybe_killed)) is None:
-        pass
-    assert finished == Counter([0, 50, 100])
-    assert watching.run(Evaluations()) == 0
-
-
-def test_a_second_watch_waits_for_the_first_and_goes_on_after_it(watching):
-    evaluations, first_is_at_work, go_on = Evaluations(), threading.Event(), threading.Event()
-
-    def slowly(checkpoint, directory, seed_offset):
-        first_is_at_work.set()
-        assert go_on.wait(60.0)
-        played(checkpoint, directory)
-
-    first = threading.Thread(target=watching.run, args=(Evaluations(play=slowly),))
-    first.start()
-    assert first_is_at_work.wait(60.0)
-    second = Watching(watching.directory, [go_on.set, first.join])
-    assert second.run(evaluations) == 0
-    assert (second.meanwhile, evaluations.asked, watching.done) == ([], [], [0, 50, 100])
 
 
 @pytest.mark.parametrize("run", ["step_0", "best_step_0"])
