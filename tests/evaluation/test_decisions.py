@@ -16,7 +16,6 @@ import torch
 
 from isaaclab_arena.config.schema import Question
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions
@@ -245,24 +244,6 @@ def test_episodes_that_are_lost_run_again_and_the_decision_is_the_same(resumed, 
     for path in (resumed / "old").glob("episode_results_*.jsonl"):
         path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
     assert decision(resume(resumed)[0]) == decision(decided)
-
-
-def test_a_run_with_another_question_is_another_run(resumed):
-    with pytest.raises(ArenaError, match="comparisons and bars"):
-        resume(resumed, replace(ASKED, alpha=0.2))
-
-
-def test_an_arm_that_fails_is_not_begun_again_and_the_other_goes_on(tmp_path):
-    class Broken(CoinBuilder):
-        def build(self, config, *, num_envs, device, num_threads):
-            raise RuntimeError("the mint is closed")
-
-    new, _ = new_and_old(num_episodes=20)
-    old = contestant("old", 0.6, index=1, builder=Broken(), num_episodes=20, num_envs=3)
-    merged = contest(tmp_path, [new, old], [replace(ASKED, max_episodes=20)], code=1)
-    assert merged.jobs["status"].tolist() == ["completed", "failed"]
-    assert merged.jobs["episodes"].tolist() == [20, 0]
-    assert len(list((tmp_path / "old").glob("job_report_*.json"))) == 1
 
 
 def test_jobs_that_do_not_say_whether_they_succeed_fail_at_once(tmp_path):

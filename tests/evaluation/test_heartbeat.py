@@ -35,7 +35,6 @@ from isaaclab_arena.evaluation.heartbeat import (
 )
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode, Outcome
-from isaaclab_arena.logs import LongWork
 from tests.end_to_end.launching import wait_until
 from tests.fakes import Clock, CoinConfig, CoinEnvironment, ShrugPolicy
 
@@ -98,20 +97,6 @@ def test_the_publisher_writes_what_was_counted(tmp_path):
     assert (last.jobs_done, last.jobs_failed, last.current_job) == (1, 1, None)
     assert last.episodes_total == 6, "the episode that the failed job did not run is no longer expected"
     assert last.exited
-
-
-def test_a_job_is_counted_when_its_report_is_written_though_the_next_one_has_begun(tmp_path):
-    with StatusPublisher(tmp_path, status_of(jobs_total=2, episodes_total=7)) as publisher:
-        publisher.start_job("lift", num_episodes=4)
-        publisher.leave_job()
-        publisher.start_job("drawer", num_episodes=3)
-        publisher.set_long_work(LongWork("consolidating", 1, 4))
-        publisher.finish_job()
-        begun = said(tmp_path)
-        assert (begun.current_job, begun.jobs_done, begun.episodes_total) == ("drawer", 1, 3)
-        assert (begun.long_work, begun.long_work_done) == ("consolidating", 1)
-        publisher.set_long_work(None)
-    assert said(tmp_path).long_work is None
 
 
 def test_a_publisher_left_by_an_exception_says_that_the_rank_failed(tmp_path):
@@ -225,13 +210,6 @@ def test_waiting_goes_on_until_the_slowest_rank_has_finished(directory):
         reports = wait_for_ranks(look, interval_s=0.001)
     assert fates(reports) == [RankFate.FINISHED, RankFate.FINISHED]
     assert looks[:3] == [[RankFate.FINISHED, RankFate.WORKING]] * 3
-
-
-def test_waiting_ends_after_a_request_to_stop(directory):
-    write_rank_status(directory, status_of(0, state=RankState.RUNNING))
-    look = watch_over(directory, 1).look
-    reports = wait_for_ranks(look, stop_requested=lambda: True, stop_grace_s=0.01, interval_s=0.001)
-    assert fates(reports) == [RankFate.WORKING]
 
 
 def test_a_rank_that_is_silent_too_long_is_not_waited_for_where_that_is_asked(directory):

@@ -167,18 +167,6 @@ def test_what_an_episode_does_depends_on_nothing_but_the_episode(meanwhile, poli
     assert all(torch.equal(alone[index], resumed[index]) for index in range(13, 20))
 
 
-@pytest.mark.parametrize(
-    ("policy", "delay", "meanwhile"),
-    [
-        *((policy, 2, "wait") for policy in (NoisyChunks, PushPolicy)),
-        *((NoisyChunks, 0, meanwhile) for meanwhile in Meanwhile),
-    ],
-)
-def test_answers_that_are_on_time_are_those_without_latency(policy, delay, meanwhile):
-    plain, on_time = actions(policy(), 4), actions(late(policy(), delay, Meanwhile(meanwhile)), 4)
-    assert all(torch.equal(plain[index], on_time[index]) for index in range(20))
-
-
 def test_a_robot_that_holds_still_repeats_the_elements_that_its_environment_says():
     done = actions(late(NoisyChunks(), 2, Meanwhile.HOLD), 2)
     waits = [episode[3:5] for episode in done.values() if len(episode) >= 5]
@@ -282,11 +270,6 @@ def test_what_cannot_work_as_far_as_its_options_say_is_refused_before_it_is_buil
         job(latency, "lift_object", policy, options, camera_size=64, enable_cameras=True)
     (problem,) = refused.value.problems
     assert (problem.file, problem.job, problem.key) == ("jobs.yaml", "late", key)
-
-
-def test_as_many_steps_as_a_chunk_has_left_are_not_refused():
-    latency = {"steps": 8, "meanwhile": "rtc"}
-    assert job(latency, "lift_object", "gr00t_closedloop", CLOSED, camera_size=64, enable_cameras=True).delays
 
 
 @pytest.mark.parametrize(

@@ -29,17 +29,13 @@ from isaaclab_arena.evaluation.policy_client import (
     refuse_unshareable,
 )
 from isaaclab_arena.evaluation.policy_server import Batcher, Serving
-from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import ended_in
 from isaaclab_arena.remote.openpi import OpenpiRemotePolicy
 from isaaclab_arena.storage.ledger import JobReport, ReportedStatus, Reproducible
-from tests.environments.building import build
 from tests.evaluation.jobs import coin_job, config_of, settings
 from tests.fakes import CoinConfig, ShrugPolicy
-from tests.fakes_environment import BlindLog
 from tests.fakes_network import RandomNetwork, ServablePolicy
 
 TOKEN = "open sesame"
@@ -283,38 +279,6 @@ def test_what_cannot_be_shared_is_refused_with_its_key(changes, said):
 
 
 SERVER = PolicyServerConfig(shared=ServerScope.NODE)
-NUM_EPISODES = 6
-
-
-def played(policy: ServablePolicy, episodes, num_envs: int) -> dict[int, bytes]:
-    """Play episodes of 12 steps, as a rank does; return the bits of their actions."""
-    log, environment = BlindLog(), build("reach", num_envs=num_envs)
-    environment.max_episode_length = 12
-    asked = (Episode(job="reach", episode_index=index, seed=3) for index in episodes)
-    rollout(environment, policy, asked, [log])
-    environment.close()
-    policy.close()
-    return {index: actions.numpy().tobytes() for index, actions in log.actions.items()}
-
-
-@pytest.fixture(scope="module")
-def without_server() -> dict[int, bytes]:
-    found = played(ServablePolicy(), range(NUM_EPISODES), num_envs=4)
-    assert len({*found.values()}) == NUM_EPISODES
-    return found
-
-
-@pytest.mark.parametrize(("num_ranks", "num_envs"), [(1, 4), (2, 3), (3, 1)])
-def test_actions_are_those_without_a_server_for_any_ranks_and_env_slots(place, without_server, num_ranks, num_envs):
-    network = RandomNetwork()
-    serving = place.serve(random=lambda: network)
-    policies = [ServablePolicy.asking({}, ServedNetwork(place.address, "random")) for _ in range(num_ranks)]
-    shares = [range(rank, NUM_EPISODES, num_ranks) for rank in range(num_ranks)]
-    with ThreadPoolExecutor(num_ranks) as ranks:
-        parts = list(ranks.map(played, policies, shares, [num_envs] * num_ranks))
-    serving.close()
-    assert {index: actions for part in parts for index, actions in part.items()} == without_server
-    assert set(network.calls) == {8}
 
 
 def run_job(tmp_path, address, observers=(), **changes) -> JobReport:

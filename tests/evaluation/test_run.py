@@ -12,13 +12,12 @@ from isaaclab_arena.cli.main import main as command
 from isaaclab_arena.distributed.context import RUN_DIRECTORY_FILE, DistributedContext
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.eval_runner import main
-from isaaclab_arena.evaluation.heartbeat import read_rank_status
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.run import how_to_go_on
 from isaaclab_arena.storage.episodes import list_episodes
 from tests.end_to_end.launching import write_jobs
 from tests.evaluation.jobs import coin_job, execute, request_of
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy, shrugging
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 
 CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
 
@@ -70,19 +69,6 @@ def test_a_job_whose_recordings_vanish_while_it_runs_fails_and_a_resume_runs_tho
     assert run(job, tmp_path, assignment=assignment, resume="") == 0
     assert table(tmp_path)["status"] == "completed"
     assert list_episodes(tmp_path / "coins" / "dataset_coins.hdf5") == list(range(10))
-
-
-def test_a_job_whose_dataset_cannot_be_made_fails_and_the_run_goes_on(tmp_path):
-    in_the_way = tmp_path / "first" / "dataset_first.hdf5"
-    obstructing = shrugging(lambda *_: in_the_way.mkdir(exist_ok=True))
-    jobs = (coin_job("first", policy_class=obstructing), coin_job("second", index=1))
-    assert run(jobs, tmp_path) == 1
-    results = pd.read_csv(tmp_path / "results.csv")
-    assert list(results["status"]) == ["failed", "completed"]
-    assert str(results["error"].iloc[0]).startswith("DamagedFileError: ")
-    status = read_rank_status(tmp_path, 0)
-    assert status is not None
-    assert (status.jobs_done, status.jobs_failed) == (2, 1)
 
 
 def test_errors_stay_as_they_are_until_they_are_asked_to_run_again(tmp_path, capsys):
@@ -226,9 +212,3 @@ def test_the_command_after_the_table_of_an_incomplete_run_resumes_it(tmp_path, m
         "attempt_2.json",
         "attempt_3.json",
     ]
-
-
-def test_a_job_limited_by_steps_ends_after_equal_errors_too(tmp_path):
-    broken = coin_job(environment=CoinConfig(diverge_every=1), num_steps=10_000)
-    assert run(broken, tmp_path, max_equal_errors=5) == 1
-    assert table(tmp_path)["episodes"] < 10

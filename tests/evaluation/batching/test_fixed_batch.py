@@ -16,44 +16,9 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.environments.building import build
 from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugPolicy
-from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
+from tests.fakes_environment import ScriptedEnvironment, episodes
 
 # A policy that is always asked on a batch of one size gives the same bits for any number of environments.
-
-
-NUM_EPISODES = 12
-
-
-class MlpPolicy(PolicyBase[None]):
-    """A small network with random weights, whose last digits change with the size of the batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(3)
-        layers = [torch.nn.Linear(4, 256), torch.nn.Tanh(), torch.nn.Linear(256, 256), torch.nn.Tanh()]
-        self.network = torch.nn.Sequential(*layers, torch.nn.Linear(256, 3))
-        for parameter in self.network.parameters():
-            torch.nn.init.normal_(parameter, std=0.3, generator=generator)
-
-    def get_action(self, env, observation):
-        seen = observation["policy"]
-        return self.network(torch.cat([seen["position"], seen["clock"].float()], dim=-1))
-
-
-def actions(policy: PolicyBase, num_envs: int) -> dict[int, torch.Tensor]:
-    log = ActionLog()
-    environment = ScriptedEnvironment(num_envs, endings=("timeout",))
-    rollout(environment, policy, episodes(NUM_EPISODES), [log])
-    assert sorted(log.actions) == list(range(NUM_EPISODES))
-    return log.actions
-
-
-def test_a_networks_actions_are_the_same_bits_for_any_number_of_environments():
-    alone = actions(FixedBatchPolicy(MlpPolicy(), 16), num_envs=1)
-    assert len({tuple(action[0].tolist()) for action in alone.values()}) == NUM_EPISODES
-    for num_envs in (5, 16):
-        together = actions(FixedBatchPolicy(MlpPolicy(), 16), num_envs)
-        assert all(torch.equal(together[index], alone[index]) for index in range(NUM_EPISODES))
 
 
 def test_the_policy_sees_one_environment_of_the_fixed_size():

@@ -70,24 +70,11 @@ class WearsOut(CoinEnvironment):
         return step
 
 
-class Refuses(CoinEnvironment):
-    """Cannot be stepped the first time."""
-
-    is_first = True
-
-    def step(self, action):
-        if self.is_first:
-            self.is_first = False
-            raise OSError("not yet")
-        return super().step(action)
-
-
 @pytest.mark.parametrize(
     ("environment_class", "because"),
     [
         (CoinEnvironment, None),
         (WearsOut, "goes differently: 'reward' differs in step 1"),
-        (Refuses, "the environment could not run an episode twice as a test (OSError: not yet)"),
     ],
 )
 def test_an_environment_class_of_a_users_own_is_measured_too(tmp_path, environment_class, because):

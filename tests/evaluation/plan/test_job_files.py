@@ -210,13 +210,6 @@ def test_every_job_is_cut_to_that_many_episodes_and_the_table_and_the_plan_say_s
     assert "--limit: was 3" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("run", [command, limit_main])
-def test_a_limit_below_one_is_refused(tmp_path, capsys, run):
-    words = ["validate"] if run is command else ["--eval_jobs_config"]
-    assert run([*words, str(write_jobs(tmp_path / "jobs.json", JOBS)), "--limit", "0"]) == 2
-    assert "--limit: " in capsys.readouterr().err
-
-
 # Where policies written for Isaac Lab Arena are placed.
 
 

@@ -297,13 +297,6 @@ def test_the_task_is_the_jobs_label_or_else_what_is_to_be_done_in_its_environmen
 REACH = {"name": "reach", "arena_env_args": {"environment": "reach"}, "policy_type": "scripted", "num_episodes": 50}
 
 
-class OneMemory(PolicyBase):
-    """Promises nothing: it may remember one episode for all env slots."""
-
-    def get_action(self, env, observation):
-        raise NotImplementedError
-
-
 def chosen(*, defaults=None, **keys) -> int:
     file = read_jobs({"jobs": [{**REACH, **keys}]}, source="jobs.json", defaults=defaults)
     (job,) = resolve_jobs(file.jobs)
@@ -332,7 +325,7 @@ def test_one_where_more_would_change_the_episodes():
     del steps["num_episodes"]
     (job,) = resolve_jobs(read_jobs({"jobs": [steps]}, source="jobs.json").jobs)
     assert job.config.num_envs == 1
-    assert chosen(policy_type=f"{__name__}.OneMemory") == 1
+    assert chosen(policy_type=f"{__name__}.PlainPolicy") == 1
 
 
 def test_files_in_forms_of_arena_keep_the_one_that_they_mean_there():
@@ -341,11 +334,6 @@ def test_files_in_forms_of_arena_keep_the_one_that_they_mean_there():
     for document in ({"jobs": [tokens]}, {"runs": {"reach": run}}):
         (job,) = resolve_jobs(read_jobs(document, source="jobs.json").jobs)
         assert job.config.num_envs == 1
-
-
-def test_a_text_that_is_no_number_is_refused():
-    (problem,) = read_jobs({"jobs": [{**REACH, **with_slots("many")}]}, source="jobs.json").problems
-    assert problem.key == "arena_env_args.num_envs"
 
 
 @pytest.mark.parametrize("assignment", ["round_robin", "dynamic"])

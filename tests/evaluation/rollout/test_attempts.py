@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,8 +13,6 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
-from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.nested import leaves
@@ -136,30 +133,3 @@ def test_observers_are_shown_no_step_that_was_not_made(sizes: tuple[int, ...]):
     assert notebooks[0].lines == notebooks[1].lines
     assert repr(notebooks[0].records) == repr(notebooks[1].records)
     assert any(record.saturated_action_share for record in notebooks[0].records)
-
-
-class HasAStepOfItsOwn(Tries):
-    def step(self, action: torch.Tensor) -> Step:
-        return super().step(0.5 * action)
-
-
-class Wraps(EnvironmentWrapper):
-    def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
-        return self.real.reset(env_ids, conditions)
-
-    def step(self, action: torch.Tensor) -> Step:
-        return self.real.step(0.5 * action)
-
-
-def test_an_environment_with_steps_of_its_own_over_one_that_tries_makes_its_own(caplog):
-    action = torch.zeros(1, 3)
-    for environment, is_tried in (
-        (Tries(1), True),
-        (HasAStepOfItsOwn(1), False),
-        (Wraps(Tries(1)), False),
-    ):
-        environment.reset(torch.tensor([0]), [environment.draw_conditions(np.random.default_rng(0))])
-        assert (environment.try_step(action).made is not None) is is_tried
-    with caplog.at_level("INFO"):
-        type("Own", (Tries,), {"step": ScriptedEnvironment.step})
-    assert caplog.messages == ["Own has a 'step' of its own, so 'try_step' of its base is ignored"]

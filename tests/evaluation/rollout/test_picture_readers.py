@@ -200,16 +200,9 @@ class LooksBesides(WatchesOneEpisode):
         float(transition.step.observation["camera_obs"]["front"].float().mean())
 
 
-class WatchesWhatItNamedBefore(WatchesOneEpisode):
-    """Names its env slot before the reset alone, and goes on to look."""
-
-    def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
-        return [each.env_id for each in starting]
-
-
 @pytest.mark.parametrize(
     ("policy", "observer"),
-    [(NeverLooks(), Peeks()), (Looks(), LooksBesides(4)), (Looks(), WatchesWhatItNamedBefore(0))],
+    [(NeverLooks(), Peeks()), (Looks(), LooksBesides(4))],
 )
 def test_an_observer_that_looks_at_what_it_did_not_name_is_named(policy, observer):
     with pytest.raises(UnannouncedPictureError, match=f"{type(observer).__name__} looks at 'front'"):

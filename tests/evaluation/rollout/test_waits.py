@@ -59,14 +59,9 @@ def built(name: str = "lift_object", **options: Any) -> ArenaEnvironment:
     return build(name, num_envs=NUM_ENVS, device=GPU, backend="warp", **options)
 
 
-def varied() -> ArenaEnvironment:
+def test_steps_and_starts_of_episodes_have_one_wait_each_whatever_varies(gpu):
     name = there("lift_object")
-    return build_varied(name, everything(name), num_envs=NUM_ENVS, device=GPU, backend="warp")
-
-
-@pytest.mark.parametrize("varies", [False, True])
-def test_steps_and_starts_of_episodes_have_one_wait_each_whatever_varies(gpu, varies):
-    env = varied() if varies else built(there("lift_object"))
+    env = build_varied(name, everything(name), num_envs=NUM_ENVS, device=GPU, backend="warp")
     assert places_of_waits(gpu, begun(env, ScriptedPolicy())) == [WHICH_ENDED]
     starting = StartingEpisodes(env, None, may_overlap=True)
     gpu.waits.clear()

@@ -142,15 +142,6 @@ def test_a_claim_of_which_nobody_knows_the_owner_lapses_after_a_lease(directory,
     assert (claim.generation, claim.taken_from) == (2, None)
 
 
-@pytest.mark.parametrize("content", [b"", b'{"episodes": 1}', b'{"episodes": "x", "env_steps": 1, "seconds": 1}'])
-def test_a_torn_note_that_a_piece_is_done_still_says_so(directory, content):
-    table = table_of(directory, 0)
-    (directory / CLAIMS / "j000000_p00000.done").write_bytes(content)
-    table.refresh()
-    assert table.claim_next(None) is None
-    assert table.state().num_unfinished_jobs == 0
-
-
 @pytest.mark.parametrize("own_stop_s", [0.0, 600.0])
 def test_a_silent_rank_loses_its_claims_after_a_lease_that_this_one_watched_until_it_beats_again(directory, own_stop_s):
     clock = Clock()

@@ -17,7 +17,7 @@ from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.ledger import JobState, ReportedStatus
 from tests.evaluation.jobs import coin_job, settings
-from tests.fakes import Clock, CoinConfig, Notebook, ShrugPolicy
+from tests.fakes import Clock, CoinConfig, ShrugPolicy
 from tests.results.evidence import attempt
 
 LEASE_S = 30.0
@@ -226,15 +226,6 @@ def test_a_rank_waits_for_another_as_long_as_it_beats_and_takes_over_when_it_die
     assert (task and list(task.take(range(5)))) == gets
 
 
-def test_a_request_to_stop_ends_the_wait(tmp_path):
-    world = World(tmp_path, jobs_of(5))
-    claim_everything(world.queue(1))
-    paused = []
-    queue = world.queue(0, pause=paused.append, stop_requested=lambda: len(paused) == 3)
-    assert queue.next_job() is None
-    assert len(paused) == 3
-
-
 def test_an_interrupted_rank_says_of_nothing_that_it_is_done(tmp_path):
     world = World(tmp_path, jobs_of(5))
     stopping = []
@@ -246,24 +237,6 @@ def test_an_interrupted_rank_says_of_nothing_that_it_is_done(tmp_path):
     world.beat(1, state=RankState.INTERRUPTED)
     run_to_the_end(world, 0)
     assert sorted(world.committed_by("job0")) == [0, 1, 2, 3, 4]
-
-
-def test_a_stopped_rank_loses_its_lease_and_drops_the_rest_when_it_wakes_up(tmp_path, caplog):
-    world = World(tmp_path, jobs_of(12, num_envs=1))
-    stopped = world.queue(1)
-    task = task_of(stopped)
-    taking = task.take(range(12))
-    assert list(islice(taking, 3)) == [0, 1, 2]
-    assert task.still_holds(2)
-    world.fall_silent(1)
-    world.pass_time(1.0)
-    run_to_the_end(world, 0)
-    assert world.clock.now_s >= LEASE_S
-    assert not task.still_holds(2)
-    assert list(taking) == []
-    assert caplog.text.count("others took over a part of job 'job0'") == 1
-    stopped.job_ended(task, failed=False)
-    assert stopped.next_job() is None
 
 
 def test_a_job_that_failed_is_not_tried_by_others_nor_waited_for(tmp_path):
@@ -323,14 +296,4 @@ def test_a_job_that_owes_only_its_report_is_taken_by_one_rank(tmp_path):
     assert task.num_episodes is None, "another rank may finish the job"
     assert list(task.take(range(5))) == []
     assert run_job(world.runner(0), queue, task) is ReportedStatus.COMPLETED
-    assert world.queue(1).next_job() is None
-
-
-def test_rebuilds_take_their_own_episodes_and_pieces_may_lie_across_their_borders(tmp_path):
-    world = World(tmp_path, jobs_of(11, num_rebuilds=3))
-    notebook = Notebook()
-    queue = world.queue(0)
-    task = task_of(queue)
-    assert run_job(world.runner(0), queue, task, [notebook]) is ReportedStatus.COMPLETED
-    assert sorted(record.episode.episode_index for record in notebook.records) == list(range(11))
     assert world.queue(1).next_job() is None

@@ -78,13 +78,6 @@ def test_compared_jobs_take_turns_on_the_rank_of_the_first_of_them():
     ]
 
 
-def test_ranks_that_split_jobs_share_each_round():
-    work = (ALL[1], ALL[3])
-    first, second = (turns_of(rank, work, assignment=SPLIT) for rank in range(2))
-    assert first == [("job1", [4, 5, 6, 7]), ("job3", [4, 5, 6, 7]), ("job1", [9]), ("job3", [9])]
-    assert second == [("job1", [0, 1, 2, 3]), ("job3", [0, 1, 2, 3]), ("job1", [8]), ("job3", [8])]
-
-
 def test_a_compared_job_that_owes_only_its_report_gets_a_turn_without_episodes():
     work = (JobState(job="job1", finished=((0, 10),)), JobState(job="job3", finished=((0, 7),)))
     assert turns_of(1, work) == [("job1", []), ("job3", [7]), ("job3", [8, 9])]

@@ -26,7 +26,6 @@ from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.layout import SETTLED_FILE
 from isaaclab_arena.storage.ledger import (
     JobReport,
-    ReportedStatus,
     Reproducible,
     read_attempts,
     read_job_reports,
@@ -37,7 +36,7 @@ from isaaclab_arena.storage.ledger import (
 from tests.distributed.threads import ranks_in_threads
 from tests.end_to_end.launching import write_jobs
 from tests.evaluation.jobs import coin_job, execute, request_of, settings
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, RepeatablePolicy, ShrugPolicy, SurePolicy
+from tests.fakes import CoinConfig, CoinEnvironment, RepeatablePolicy, ShrugPolicy, SurePolicy
 
 JOB = {"name": "c", "arena_env_args": {"environment": "cartpole"}, "policy_type": "zero_action"}
 
@@ -125,16 +124,6 @@ def run(directory: Path, job: Job) -> tuple[JobReport, list[dict]]:
     report = JobRunner(settings(directory)).run(job)
     lines = (directory / job.config.name / "episode_results_rank0.jsonl").read_text().splitlines()
     return report, sorted(map(json.loads, lines), key=lambda line: line["episode_index"])
-
-
-def test_saved_conditions_are_what_the_environment_is_reset_to(tmp_path):
-    """Which of them succeed follows from them alone, and from no other toss."""
-    builder = CoinBuilder()
-    report, lines = run(tmp_path, saved(coin_job(builder=builder, num_episodes=8, num_envs=3, seed=3)))
-    assert report.status is ReportedStatus.COMPLETED
-    assert [line["success"] for line in lines] == [bool(toss) for toss in TOSSES]
-    assert [line["variations"] for line in lines] == [dict(conditions) for conditions in SAVED]
-    assert builder.built[0].num_draws == 0
 
 
 def test_saved_conditions_belong_to_their_episode_also_where_some_have_finished(tmp_path):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.checkpoints import BEST_RULE
-from isaaclab_arena.cli.watch import Watch, WatchOptions, content_of
-from isaaclab_arena.evaluation.learning_curve import best_of, points_of_watch, read_records, scores_of
+from isaaclab_arena.cli.watch import Watch, WatchOptions
+from isaaclab_arena.evaluation.learning_curve import points_of_watch, read_records
 from isaaclab_arena.storage.ledger import RunLock
 from isaaclab_arena.tracking.trackers import TrackedRun, Tracker, open_tracker
 from tests.evaluation.watching.trainings import (
@@ -152,18 +152,6 @@ def test_what_changed_while_it_was_evaluated_is_evaluated_anew(watching):
     assert evaluations.asked == [0, 50, 100, 0]
 
 
-def test_what_was_evaluated_is_known_by_its_content_also_if_it_is_removed_meanwhile(watching):
-    def play(checkpoint, directory, seed_offset):
-        played(checkpoint, directory)
-        if checkpoint.step == 50:
-            checkpoint.path.unlink()
-
-    content = content_of(watching.training / "model_0.pt")
-    assert watching.run(Evaluations(play=play)) == 0
-    records = read_records(watching.directory / "watch")
-    assert {step: record.content for step, record in records.items()} == {0: content, 50: None, 100: content}
-
-
 @pytest.mark.parametrize(
     ("there", "later", "settings", "asked"),
     [
@@ -277,18 +265,6 @@ def test_what_did_not_end_is_no_score(watching, exit_code, ends_with, told):
     assert watching.run(Evaluations(exit_codes=[DONE, DONE, DONE, exit_code])) == ends_with
     assert told in watching.said[-2:]
     assert not (watching.directory / "watch" / "best.json").exists()
-
-
-def test_a_best_that_is_gone_is_told(watching):
-    def play(checkpoint, directory, seed_offset):
-        played(checkpoint, directory)
-        checkpoint.path.unlink()
-
-    assert watching.run(Evaluations(play=play)) == 0
-    assert watching.said[-2] == f"  in others it could not be scored: {watching.training / 'model_0.pt'} is gone"
-    best = best_of(scores_of(points_of_watch(watching.directory / "watch")))
-    assert best is not None
-    assert best.step == 0
 
 
 def test_services_get_one_run_for_the_whole_watch(watching):
