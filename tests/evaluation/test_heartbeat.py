@@ -14,7 +14,6 @@ import pytest
 from rich.console import Console
 
 from isaaclab_arena.distributed.context import process_start_ticks
-from isaaclab_arena.evaluation.builds import StartUpClock, StartUpPart
 from isaaclab_arena.evaluation.heartbeat import (
     RankFate,
     RankReport,
@@ -33,10 +32,9 @@ from isaaclab_arena.evaluation.heartbeat import (
     wait_for_ranks,
     write_rank_status,
 )
-from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.episode import Episode, Outcome
+from isaaclab_arena.interfaces.episode import Outcome
 from tests.end_to_end.launching import wait_until
-from tests.fakes import Clock, CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.fakes import Clock
 
 
 def status_of(rank: int = 1, **changes) -> RankStatus:
@@ -276,34 +274,6 @@ def test_the_time_left_follows_the_pace_of_the_job_that_is_under_way():
     behind = report_of(1, current_job="fast", episodes_done=10, episodes_total=100, job_episodes_total=20,
                        job_episodes_done=10, job_stepping_s=5.0)  # fmt: skip
     assert time_left_s([under_way, behind], 35.0) == pytest.approx(5.0 + 80 * 3.5)
-
-
-def test_a_rank_tells_what_it_does_before_its_first_step_and_how_long_it_has_stepped_since(tmp_path):
-    publisher = StatusPublisher(tmp_path, RankStatus(rank=0, run_id="run", episodes_total=3))
-    told: list[str | None] = []
-
-    def tell(doing: str | None) -> None:
-        told.append(doing)
-        publisher.prepare(doing)
-
-    (tmp_path / "logs").mkdir()
-    publisher.start_job("coins", num_episodes=3)
-    clock = StartUpClock("coins", import_s=None, on_part=tell)
-    assert publisher.status.preparing == "building the environment"
-    clock.finish(StartUpPart.ENVIRONMENT)
-    clock.finish(StartUpPart.POLICY)
-    environment = CoinEnvironment(CoinConfig(), 3)
-    episodes = [Episode(job="coins", episode_index=index, seed=0) for index in range(3)]
-    rollout(environment, ShrugPolicy(), episodes, [clock, publisher])
-    assert told == [
-        "building the environment",
-        "loading the policy",
-        "starting its first episodes",
-        "making its first step",
-        None,
-    ]
-    assert publisher.status.preparing is None
-    assert (publisher.status.job_episodes_done, publisher.status.job_episodes_total) == (3, 3)
 
 
 @pytest.mark.parametrize(

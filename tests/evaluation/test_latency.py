@@ -39,7 +39,7 @@ from tests.evaluation.plants import (
     Proportional,
     UnstablePlant,
 )
-from tests.evaluation.startup.test_backends_of_a_run import start_on
+from tests.evaluation.startup.test_start_up import start_on
 from tests.fakes import CoinBuilder, Notebook, shrugging
 from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
 from tests.fakes_network import ServablePolicy
@@ -50,16 +50,6 @@ def test_times_are_rounded_up_to_control_steps():
     # 0.06 / 0.02 is a little more than 3 in floating point.
     assert in_time([60.0], 0.02).steps == ((3, 1),)
     assert str(in_time([120.0], 0.05)) == "3 control steps of 50 ms"
-
-
-def test_each_delay_of_a_range_is_as_likely_and_each_measured_one_as_often_as_it_was_measured():
-    generator = np.random.default_rng(0)
-    resolved = job({"steps": [1, 4]})
-    assert resolved.delays is not None
-    drawn = [resolved.delays.draw(generator) for _ in range(4000)]
-    assert all(abs(drawn.count(number) / 4000 - 0.25) < 0.03 for number in (1, 2, 3, 4))
-    measured = in_time([10.0] * 9 + [90.0], 0.05)
-    assert abs([measured.draw(generator) for _ in range(4000)].count(2) / 4000 - 0.1) < 0.02
 
 
 def test_a_range_of_times_is_uniform(tmp_path):
@@ -402,33 +392,6 @@ def test_what_is_too_late_is_refused_before_the_run_with_what_was_measured_and_a
         settle_latencies([late, measuring(CoinBuilder())], MACHINERY, known={})
     assert [(each.job, each.key) for each in refused.value.problems] == [("late", "latency.meanwhile")]
     assert [each.closed for each in builder.built] == [True]
-
-
-class GoingOn(NoisyChunks):
-    """Notes what it is to go on from."""
-
-    TERM = "clock"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.given = []
-
-    def chunks(self, env, observation, env_ids, going_on=None):
-        self.given.append(going_on)
-        return super().chunks(env, observation, env_ids, going_on)
-
-
-def test_a_job_that_chunks_in_real_time_is_measured_going_on():
-    given = []
-
-    class Told(GoingOn):
-        def __init__(self, config=None):
-            super().__init__()
-            given.append(self.given)
-
-    job = measuring(CoinBuilder(), meanwhile="rtc", policy_class=Told)
-    assert list(settle_latencies([job], MACHINERY, known={})) == ["coins"]
-    assert sum(each is not None for each in given[0]) >= NUM_QUERIES
 
 
 # The server is a process of its own, which imports torch.

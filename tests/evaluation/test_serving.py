@@ -159,14 +159,6 @@ def test_queries_that_wait_together_share_a_call():
     assert (statistics["queries"], statistics["calls"]) == (15, 5)
 
 
-def test_a_query_that_shares_no_call_waits_for_no_other():
-    with hosting(CountingPolicy, max_wait_s=1000.0) as host:
-        session, silent = host.open(), host.open()
-        silent.start_episode(Episode(job="coins", episode_index=1, seed=3))
-        assert played(session, 0, [1.0, 2.0]) == due(0, [1.0, 2.0])
-        assert host.statistics()["calls"] == 2
-
-
 def test_the_client_the_job_and_the_environment_say_what_to_do_in_this_order():
     for job_says, last in (("roll it", "roll it"), (None, "call the coin")):
         with hosted(CountingTogetherPolicy, job_says) as policy:

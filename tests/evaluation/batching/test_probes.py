@@ -9,7 +9,7 @@ import torch
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.batching import answers_follow_from_examples, made_up, probe_policy, unlike_itself
 from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.interfaces.policy import ChunkTraits, PolicyBase, PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.storage.ledger import Reproducible
 from tests.environments.gym.gym_leaks import LEAKS, CountsResets, GlobalNoise, Leaking, RareNoise, TorchNoise, name_of
@@ -100,28 +100,8 @@ class Echo(PolicyBase[None]):
         return observation["policy"]["clock"] * torch.ones(env.num_envs, 2)
 
 
-class GoesOn(Echo):
-    """Answers with chunks, which go on from what is planned in ways of their own."""
-
-    def chunk_traits(self):
-        return ChunkTraits(played=1, predicted=4, can_continue=True)
-
-    def look(self, env, observation, env_ids):
-        pass
-
-    def get_action(self, env, observation):
-        return self.chunks(env, observation, range(env.num_envs))[:, 0]
-
-    def chunks(self, env, observation, env_ids, going_on=None):
-        answer = (observation["policy"]["clock"][list(env_ids)] * torch.ones(len(env_ids), 2))[:, None].repeat(1, 4, 1)
-        return answer if going_on is None else self.continued(answer, going_on)
-
-    def continued(self, answer, going_on):
-        return answer + going_on.weights[:, :, None] * going_on.actions
-
-
-def passes(policy: PolicyBase, batch: int = 4, num_envs: int = 4, *, continues: bool = False) -> bool:
-    result = probe_policy(policy, CoinEnvironment(CoinConfig(), num_envs), batch=batch, continues=continues)
+def passes(policy: PolicyBase, batch: int = 4, num_envs: int = 4) -> bool:
+    result = probe_policy(policy, CoinEnvironment(CoinConfig(), num_envs), batch=batch)
     assert result.error is None
     return result.passes
 
@@ -193,22 +173,6 @@ def test_what_a_policy_remembers_of_an_example_may_move_with_it_but_not_stay_beh
 
     assert passes(Adding())
     assert not passes(Lopsided())
-
-
-def test_a_policy_is_asked_to_go_on_from_planned_actions_where_its_job_does_so():
-    class Placed(GoesOn):
-        def continued(self, answer, going_on):
-            return super().continued(answer, going_on) + torch.arange(len(answer))[:, None, None] * 1e-6
-
-    class Mixed(GoesOn):
-        def continued(self, answer, going_on):
-            return super().continued(answer, going_on) - going_on.actions.mean(dim=0)
-
-    assert passes(GoesOn(), continues=True)
-    assert passes(Echo(), continues=True)  # It cannot go on from actions, and is asked as ever.
-    for policy in (Placed(), Mixed()):
-        assert passes(policy)
-        assert not passes(policy, continues=True)
 
 
 def test_only_the_env_slots_that_are_asked_for_together_are_moved():

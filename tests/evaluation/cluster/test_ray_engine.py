@@ -137,20 +137,6 @@ def node_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def claim_servers_of(cluster: Any) -> set[int]:
-    """Return the processes of the claim servers of a cluster's runs, which are on its first node."""
-    processes = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return {process for process in processes if is_claim_server(process, cluster)}
-
-
-def is_claim_server(process: int, cluster: Any) -> bool:
-    """Whether a process is a claim server of a run on a cluster; one that has ended meanwhile is none."""
-    with suppress(OSError):
-        command_line = Path(f"/proc/{process}/cmdline").read_bytes()
-        return command_line.startswith(b"ray::ClaimServerActor") and node_of(process) == head_of(cluster)
-    return False
-
-
 def head_of(cluster: Any) -> int:
     """Return the process of a cluster's first node, which starts the others there."""
     return cluster.head_node.all_processes["raylet"][0].process.pid
@@ -258,33 +244,6 @@ def test_a_rank_and_a_node_are_lost_and_two_nodes_that_join_are_used(tmp_path, j
     assert_nothing_lost_or_twice(running.output, undisturbed)
     lines = [line for path in running.output.glob("*/episode_results_rank*.jsonl") for line in whole_lines(path)]
     assert len({json.loads(line)["rank"] for line in lines}) >= 3, "nodes that joined were not used"
-
-
-@pytest.mark.slow
-def test_the_program_is_killed_and_then_the_claim_server_and_another_program_goes_on(
-    tmp_path, jobs, undisturbed, cluster
-):
-    (jobs.parent / GO).touch()
-    with driven(tmp_path, jobs, cluster.address) as running:
-        running.wait_for_episodes(1)
-        lost = claim_servers_of(cluster)
-    killed_s = time.monotonic()
-    with driven(tmp_path, jobs, cluster.address, "--resume", running.output) as running:
-        # The ranks of the program that was killed commit episodes until Ray has noticed, on a busy machine for seconds.
-        running.wait_for(lambda: bool(claim_servers := claim_servers_of(cluster)) and not claim_servers & lost)
-        running.wait_for_episodes(committed(running.output).total() + 1)
-        (claim_server,) = claim_servers_of(cluster)
-        os.kill(claim_server, signal.SIGKILL)
-        running.end(since_s=time.monotonic(), code=1)
-        (told,) = [line for line in running.said.splitlines() if line.startswith("error: ")]
-        assert told.startswith("error: the run's claim server does not answer: The actor ")
-        assert told.endswith(f"continue with the same command and --resume {running.output}")
-        assert "Traceback" not in running.said
-    assert not [*running.output.rglob("traceback_*"), *running.output.rglob("job_report_*")]
-    last = run(command("--eval_jobs_config", jobs, "--resume", running.output), extra=QUICK, timeout_s=patience_s(120))
-    assert last.returncode == 0, last.stderr
-    assert time.monotonic() - killed_s < patience_s(120)
-    assert_nothing_lost_or_twice(running.output, undisturbed)
 
 
 POLICY = """

@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import os
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from isaaclab_arena.storage.ledger import JobReport, Reproducible, StartUp
 from tests.evaluation.jobs import coin_job, config_of, settings
 from tests.evaluation.plants import NoisyChunks
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy, shrugging
-from tests.models.trainings import exported_onnx, exported_torchscript, trained
+from tests.models.trainings import exported_onnx, trained
 from tests.policy.checkpoints import write_checkpoint
 
 # While a job is built, what draws its pictures is loaded, and its policy is probed as it will be asked.
@@ -148,30 +147,24 @@ def job_of(environment: str, file: Path, **options: Any) -> JobConfig:
     return config_of(environment, "rsl_rl", environment, num_envs=3, num_episodes=3, policy_config_dict=options)
 
 
-def test_the_shipped_cartpole(tmp_path):
-    assert_what_is_said_is_true(tmp_path, job_of("cartpole", ROOT / "models" / "cartpole" / "model_200.pt"))
+def shipped(directory: Path) -> JobConfig:
+    return job_of("cartpole", ROOT / "models" / "cartpole" / "model_200.pt")
 
 
-def test_networks_of_random_weights_with_a_memory(tmp_path):
-    checkpoint = write_checkpoint(tmp_path / "logs", name="model_1.pt", **REACH, recurrent=True)
-    assert_what_is_said_is_true(tmp_path, job_of("reach", checkpoint, stochastic=True))
+def recurrent(directory: Path) -> JobConfig:
+    checkpoint = write_checkpoint(directory / "logs", name="model_1.pt", **REACH, recurrent=True)
+    return job_of("reach", checkpoint, stochastic=True)
 
 
-GRU = {"class_name": "RNNModel", "rnn_type": "gru", "rnn_hidden_dim": 8}
+def exported(directory: Path) -> JobConfig:
+    training = trained(directory / "logs", num_observations=26, num_actions=8)
+    return job_of("reach", exported_onnx(training, any_batch_size=False), action_scaling="within_bounds")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
-@pytest.mark.parametrize(
-    ("kind", "export"),
-    [
-        ({}, partial(exported_onnx, any_batch_size=False)),
-        (GRU, partial(exported_onnx, any_batch_size=True)),
-        pytest.param({**GRU, "rnn_type": "lstm"}, exported_torchscript, marks=pytest.mark.slow),
-    ],
-)
-def test_networks_in_exported_files_with_and_without_a_memory(tmp_path, kind, export):
-    training = trained(tmp_path / "logs", num_observations=26, num_actions=8, **kind)
-    assert_what_is_said_is_true(tmp_path, job_of("reach", export(training), action_scaling="within_bounds"))
+@pytest.mark.parametrize("make", [shipped, recurrent, exported])
+def test_a_job_that_says_bitwise_is_the_same_bits_on_one_rank_and_on_two(tmp_path, make):
+    assert_what_is_said_is_true(tmp_path, make(tmp_path))
 
 
 ENVIRONMENT = CoinEnvironment(CoinConfig(), 1)

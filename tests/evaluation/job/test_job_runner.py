@@ -10,10 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.builds import settle_served_model
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
+from isaaclab_arena.policy.catalog import function_policy_class
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena.storage.ledger import (
@@ -24,9 +30,10 @@ from isaaclab_arena.storage.ledger import (
     episode_files,
     read_job_reports,
 )
+from tests.evaluation.jobs import coin_job, settings
 from tests.evaluation.jobs import coin_job as job
-from tests.evaluation.jobs import settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, Notebook, RepeatablePolicy, ShrugPolicy, shrugging
+from tests.outsiders.test_another_model_behind_the_server import OTHER, Served
 
 
 def committed(output_directory: Path, name: str = "coins") -> list[dict]:
@@ -323,3 +330,152 @@ def test_the_dataset_is_in_place_when_the_report_of_a_job_is_written(tmp_path):
     assert list_episodes(tmp_path / "first" / "dataset_first.hdf5") == [0, 1, 2]
     assert list(episode_files(tmp_path / "first")) == []
     runner.close()
+
+
+# When a policy is asked whether it fits, and when it hears that episodes have ended.
+
+
+class Picky(PolicyBase[PolicyCfg]):
+    """Acts in no environment, and says so."""
+
+    config_class = PolicyCfg
+    num_calls = 0
+
+    def check_environment(self, env: Environment) -> None:
+        raise ConfigError(Problem("there is no camera 'front'", key="pov_cam_name_sim"))
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        raise AssertionError("it must not be asked")
+
+
+def test_a_job_whose_policy_does_not_fit_its_environment_fails_before_the_first_step(tmp_path):
+    report = JobRunner(settings(tmp_path)).run(coin_job(policy_class=Picky))
+    assert report.status is ReportedStatus.FAILED
+    assert str(report.error).startswith("ConfigError: pov_cam_name_sim")
+    assert report.env_steps == 0
+
+
+def test_an_object_may_promise_otherwise_than_its_class(tmp_path):
+    class Told(ShrugPolicy):
+        def __init__(self, config=None) -> None:
+            super().__init__(config)
+            self.traits = PolicyTraits(reproducible=True)
+
+    report = JobRunner(settings(tmp_path)).run(coin_job(policy_class=Told, num_episodes=1))
+    assert report.reproducible is Reproducible.BITWISE
+
+
+# A policy that never reads what its episodes ask for is named, where they ask for different things.
+
+
+class Speaking(CoinEnvironment):
+    """Asks in each episode for a number of its own."""
+
+    def instruction(self, conditions):
+        return f"call {conditions['coin.number']}"
+
+
+class ReadsTask(ShrugPolicy):
+    """Reads ``task_description``, as Isaac Lab Arena's policies do."""
+
+    start_episodes = PolicyBase.start_episodes
+
+
+class Insists(ReadsTask):
+    """Follows words of its own."""
+
+    def set_task_description(self, task_description):
+        return "do as I say"
+
+
+class ReadsStart(ShrugPolicy):
+    """Reads what an episode asks for when it begins."""
+
+    def start_episodes(self, env, starts):
+        assert all(start.language_instruction for start in starts)
+
+
+class ReadsLater(ShrugPolicy):
+    """Reads it when it first acts."""
+
+    def get_action(self, env, observation):
+        assert all(start.language_instruction for start in self.starts)
+        return super().get_action(env, observation)
+
+
+replays = shrugging(num_episodes=lambda self: 4)
+"""Plays four recorded episodes, whatever they ask for."""
+
+
+def act(observation):
+    return observation["policy"]["clock"].expand(-1, 2)
+
+
+def remarks(tmp_path, policy_class, builder=None, **config) -> tuple[str, ...]:
+    job = coin_job(builder=builder or CoinBuilder(Speaking), policy_class=policy_class, **config)
+    report = JobRunner(settings(tmp_path)).run(job)
+    assert report.error is None
+    return report.remarks
+
+
+@pytest.mark.parametrize("policy_class", [ReadsTask, function_policy_class(act), ShrugPolicy])
+def test_a_policy_that_reads_no_episodes_words_is_named_with_what_it_missed(tmp_path, caplog, policy_class):
+    [remark] = remarks(tmp_path, policy_class)
+    assert all(
+        told in remark for told in (f"policy '{policy_class.__qualname__}'", "'call ", "'call the coin' for all")
+    )
+    assert caplog.text.count(remark) == 1
+
+
+@pytest.mark.parametrize(
+    "policy_class", [ReadsStart, ReadsLater, Insists, replays, ZeroActionPolicy, RandomActionPolicy]
+)
+def test_a_policy_that_reads_them_or_follows_no_words_of_theirs_is_not(tmp_path, policy_class):
+    assert remarks(tmp_path, policy_class) == ()
+
+
+def test_nor_is_one_whose_episodes_all_ask_for_the_same(tmp_path):
+    assert remarks(tmp_path, ReadsTask, language_instruction="toss it") == ()
+    assert remarks(tmp_path / "coins", ReadsTask, builder=CoinBuilder()) == ()
+
+
+# A stranger's environment and policy may use names for themselves that are offers of this project's classes.
+
+
+class OwnEnvironment(CoinEnvironment):
+    def __init__(self, config: CoinConfig, num_envs: int) -> None:
+        super().__init__(config, num_envs)
+        self.background = "white.png"
+        self.metrics = {"distance": []}  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _own(self, path):
+        raise AssertionError(f"{path} is of no concern to others")
+
+    # Each is one of two methods that are offered together.
+    try_step = restore = snapshot = _own  # pyright: ignore[reportAssignmentType]
+
+
+class OwnPolicy(ShrugPolicy):
+    def __init__(self, config=None) -> None:
+        super().__init__(config)
+        self.network = torch.nn.Linear(1, 1)
+        taken = "planned look chunks chunk_traits connections slots_per_call fill_calls_up_to episode_metrics"
+        for name in f"{taken} act_in_some pictures_to_see".split():
+            setattr(self, name, [name])
+
+
+def test_own_attributes_of_any_name_do_not_offer_anything(tmp_path):
+    report = JobRunner(settings(tmp_path, pipeline=2)).run(
+        coin_job(builder=CoinBuilder(OwnEnvironment), policy_class=OwnPolicy)
+    )
+    assert (report.status, report.error) == (ReportedStatus.COMPLETED, None)
+
+
+# Which model the servers of a job serve.
+
+
+def test_two_servers_of_one_job_must_serve_the_same(tmp_path):
+    other = Served()
+    other.states = OTHER  # pyright: ignore[reportAttributeAccessIssue]  of this one only
+    with pytest.raises(ConfigError, match="different models"):
+        settle_served_model(tmp_path, "coins", [Served(), other])

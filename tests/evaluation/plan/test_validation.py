@@ -1,10 +1,12 @@
 """Jobs that are checked and planned before a run."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,12 +17,22 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.planning import plan_run, resumed_plan
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
+from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg, load_trained
+from isaaclab_arena.policy.scripted import ScriptedPolicy
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
 from isaaclab_arena.registry import Registry
+from isaaclab_arena.storage.episodes import list_episodes, read_episode
 from isaaclab_arena.storage.ledger import RunPlan, read_plan_copy, read_run_plan, write_run_plan
+from tests.environments.building import ALL_ENVIRONMENTS, CPU, FLOOR_ENVIRONMENTS, build, build_on_the_floor, episode
 from tests.evaluation.jobs import coin_job, request_of
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
+from tests.pretend_backend import pretended_environments, there
+from tests.pretend_gpu import GPU, PretendGpu
 
 # Tests of checking jobs against the environments and policies that exist.
 
@@ -38,6 +50,11 @@ class NetworkCfg(PolicyCfg):
 
 class NetworkPolicy(PolicyBase[NetworkCfg]):
     config_class = NetworkCfg
+
+    @classmethod
+    def check_options(cls, config) -> None:
+        if not config.checkpoint.endswith(".pt"):
+            raise ConfigError(Problem(f"'{config.checkpoint}' is no network", key="checkpoint"))
 
     def get_action(self, env, observation) -> torch.Tensor:
         return torch.zeros(env.num_envs, 2)
@@ -127,6 +144,11 @@ def test_a_good_job_gets_its_builder_and_classes(environments):
         ({"policy_config_dict": {"acton": "nan"}}, "policy_config_dict.acton", "did you mean 'action'?"),
         ({"policy_config_dict": {"raise_at": True}}, "policy_config_dict.raise_at", "true is not a whole number"),
         ({"policy_type": path_of(NetworkPolicy)}, "policy_config_dict.checkpoint", "is missing"),
+        (
+            {"policy_type": path_of(NetworkPolicy), "policy_config_dict": {"checkpoint": "a.txt"}},
+            "policy_config_dict.checkpoint",
+            "'a.txt' is no network",
+        ),
         (
             {"policy_type": path_of(PlainPolicy), "policy_config_dict": {"a": 1}},
             "policy_config_dict.a",
@@ -243,13 +265,6 @@ def test_what_differs_from_the_plan_is_named_with_both_values(tmp_path, before, 
     assert all(each.startswith(start) for each, start in zip(found, differences, strict=True)), found
 
 
-def test_another_number_of_env_slots_is_left_to_who_builds_the_job():
-    few, many = coin_job("a", num_envs=2), coin_job("a", num_envs=8)
-    assert told(plan_of(few), plan_of(many)) == []
-    begun = plan_of(few)
-    assert resumed_plan(begun, plan_of(many), has_recorded=lambda _: True)[0] is begun
-
-
 def test_a_plan_with_more_episodes_keeps_everything_else(tmp_path):
     few, many = (
         plan_of(coin_job("a"), coin_job("b", index=1)),
@@ -347,3 +362,73 @@ def test_a_resumed_run_keeps_the_number_that_it_began_with(tmp_path, assignment)
     assert [each["chosen_num_envs"] for each in attempts] == [3]
     lines = (tmp_path / "out" / "reach" / "episode_results_rank0.jsonl").read_text().splitlines()
     assert {json.loads(line)["env_id"] for line in lines} == {0, 1, 2}
+
+
+MODELS = Path(__file__).parents[3] / "models"
+NUM_ENVS, NUM_EPISODES, EPISODE_STEPS = 2, 3, 2
+
+Recording = Mapping[int, Mapping[str, np.ndarray]]
+
+
+@pytest.fixture
+def _physics_on_the_gpu(gpu: PretendGpu) -> Iterator[None]:
+    with pretended_environments():
+        yield
+
+
+def recorded(directory: Path, name: str, policy: PolicyBase, device: torch.device, **options: Any) -> Recording:
+    """Play short episodes, more than there are env slots, and return what was recorded."""
+    builds = build if name in ALL_ENVIRONMENTS else build_on_the_floor
+    backend = {"backend": "mujoco" if device == CPU else "warp"}
+    env = builds(there(name), num_envs=NUM_ENVS, device=device, **{**backend, **options})
+    env.max_episode_length = EPISODE_STEPS
+    job, seen = f"{name}-{device.type}", RecordedObservations.ALL
+    recorder = EpisodeRecorder(directory, job=job, rank=0, world_size=1, attempt=1, observations=seen)
+    policy.check_environment(env)
+    done = rollout(env, policy, [episode(index) for index in range(NUM_EPISODES)], [recorder])
+    assert done.finished_episodes == NUM_EPISODES
+    recorder.consolidate()
+    recorder.close()
+    dataset = directory / f"dataset_{job}.hdf5"
+    return {index: read_episode(dataset, index).arrays for index in list_episodes(dataset)}
+
+
+def assert_the_same(played: Recording, expected: Recording) -> None:
+    assert played.keys() == expected.keys() == set(range(NUM_EPISODES))
+    for index, arrays in expected.items():
+        assert played[index].keys() == arrays.keys()
+        for path, array in arrays.items():
+            np.testing.assert_array_equal(played[index][path], array, err_msg=path)
+
+
+def assert_alike(directory: Path, name: str, make: Callable[[], PolicyBase], **options: Any) -> None:
+    assert_the_same(*(recorded(directory, name, make(), device, **options) for device in (GPU, CPU)))
+
+
+@pytest.mark.usefixtures("_physics_on_the_gpu")
+@pytest.mark.parametrize("name", FLOOR_ENVIRONMENTS)
+def test_random_actions_move_machines_there_as_they_do_here(tmp_path, name):
+    assert_alike(tmp_path, name, RandomActionPolicy)
+
+
+@pytest.mark.usefixtures("_physics_on_the_gpu")
+@pytest.mark.parametrize("kept_on", [GPU, CPU])
+def test_what_was_recorded_on_the_cpu_is_played_again_on_a_gpu(tmp_path, kept_on):
+    expected = recorded(tmp_path, "reach", ScriptedPolicy(), CPU)
+    again = ReplayPolicy(
+        ReplayPolicyCfg(replay_file_path=str(tmp_path / "dataset_reach-cpu.hdf5"), device=str(kept_on))
+    )
+    assert_the_same(recorded(tmp_path, "reach", again, GPU), expected)
+
+
+@pytest.mark.usefixtures("_physics_on_the_gpu")
+@pytest.mark.parametrize(("name", "network_on", "stochastic"), [("cartpole", GPU, True), ("cartpole", CPU, False)])
+def test_a_trained_network_acts_there_as_it_does_here(tmp_path, name, network_on, stochastic):
+    def policy(device: torch.device) -> PolicyBase:
+        config = RslRlPolicyCfg(checkpoint_path=str(MODELS / name), stochastic=stochastic)
+        made = RslRlPolicy(config, trained=load_trained(config, device))
+        made.device = device
+        return made
+
+    expected = recorded(tmp_path, name, policy(CPU), CPU)
+    assert_the_same(recorded(tmp_path, name, policy(network_on), GPU), expected)

@@ -1,6 +1,5 @@
 """Answers of a policy: shape, saturation, and soundness."""
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -91,20 +90,6 @@ def test_a_policy_that_looks_for_what_is_not_observed_is_told_what_is(read, miss
     with pytest.raises(PolicyError, match=f"'{missing}'; .* policy: coin, purse") as raised:
         checked_answer(Reads(read), CoinEnvironment(CoinConfig(), 3), SHOWN, RUNNING)
     assert CAMERAS_OFF in str(raised.value)
-
-
-def test_a_key_that_has_nothing_to_do_with_the_observation_is_left_as_it_is():
-    def read(shown: Observation) -> object:
-        with contextlib.suppress(KeyError):
-            shown["camera_obs"]
-        return look_up({"gain": 1.0})
-
-    def look_up(gains: dict[str, float]) -> float:
-        # The function that fails holds no observation of this kind.
-        return gains["gains"]
-
-    with pytest.raises(KeyError, match="gains"):
-        checked_answer(Reads(read), CoinEnvironment(CoinConfig(), 3), SHOWN, RUNNING)
 
 
 @pytest.mark.parametrize(

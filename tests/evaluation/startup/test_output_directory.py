@@ -68,23 +68,6 @@ def named(*directories: Path) -> list[RunOptions]:
     return [RunOptions(output_dir=str(each)) for each in directories]
 
 
-def test_each_rank_sees_the_directory_by_its_own_name(tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "out")
-    asked = [tmp_path / "out", tmp_path / "link", tmp_path / "out"]
-    assert seen_by_each(asked[0], named(*asked)) == [*map(str, asked)]
-    assert list((tmp_path / "out").iterdir()) == []
-
-
-@pytest.mark.parametrize("base", ["outputs", "mounted"])
-def test_a_dated_directory_is_found_by_the_name_of_rank_0_or_in_the_own_base(tmp_path, base):
-    dated = tmp_path / "outputs" / "2026-01-01_00-00-00"
-    dated.mkdir(parents=True)
-    (tmp_path / "mounted").symlink_to(tmp_path / "outputs")
-    options = [RunOptions(), RunOptions(output_base_dir=str(tmp_path / base))]
-    assert [Path(each).resolve() for each in seen_by_each(dated, options)] == [dated] * 2
-
-
 def test_nodes_that_do_not_see_it_are_named_by_all_ranks_with_the_two_ways_out_though_not_all_of_many(tmp_path):
     (tmp_path / "out").mkdir()
     asked = named(tmp_path / "out", *[tmp_path / "own"] * 11, tmp_path / "out")
