@@ -200,15 +200,6 @@ def test_a_decision_goes_by_the_index_and_not_by_who_is_first_to_end(tmp_path):
     assert all(line.success for line in first_to_end)
 
 
-def test_a_bar_that_is_reached_stops_the_job(tmp_path):
-    bar = Question(name="bar", jobs=("new",), max_episodes=200, at_least=0.5)
-    merged = contest(tmp_path, [contestant("new", 0.95, index=0)], [bar])
-    verdict, episodes = decision(merged)
-    assert verdict is Verdict.REACHED
-    assert merged.jobs["episodes"].tolist() == [episodes]
-    assert episodes < 40
-
-
 def test_equal_policies_run_to_the_end_and_nothing_is_said(tmp_path):
     merged = contest(tmp_path, new_and_old(0.7, 0.7, num_episodes=12), [replace(ASKED, max_episodes=12)])
     assert decision(merged) == (None, 12)

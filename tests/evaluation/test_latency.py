@@ -81,9 +81,6 @@ def test_a_file_of_latencies_is_read_relative_to_the_job_file_and_a_wrong_one_re
     assert refused.value.problems[0].key == "latency.file"
 
 
-# Late answers: what the robot does meanwhile, what that costs, and that nothing but the episode decides it.
-
-
 UP_TO_TWO = Delays(steps=((0, 1), (1, 2), (2, 1)))
 
 
@@ -208,9 +205,6 @@ def test_a_sample_is_bounded_and_has_queries_of_all_of_a_job():
     assert MAX_QUERY_TIMES / 2 <= len(kept) <= MAX_QUERY_TIMES
     assert len({later - earlier for earlier, later in pairwise(kept)}) == 1
     assert (kept[0], kept[-1]) == (0.0, 5104.0)
-
-
-# What cannot be late is refused before anything is simulated, or else when environment and policy are built.
 
 
 def job(latency, environment="reach", policy="zero_action", options=None, **arguments):

@@ -275,9 +275,6 @@ def test_what_cannot_be_shared_is_refused_with_its_key(changes, said):
     assert all(problem.startswith(said[0]) for problem in problems)
 
 
-# Ranks that share one policy server: what an episode does, and what is known of it, never depends on the others.
-
-
 SERVER = PolicyServerConfig(shared=ServerScope.NODE)
 
 
@@ -466,11 +463,3 @@ def test_a_silent_server_is_lost_before_the_process_ends_and_its_late_answer_is_
     held.may_answer.set()
     seeds = np.arange(3) + 9
     assert answer_of(network, seed=seeds) == answer_of(ServedNetwork(place.address, "random"), seed=seeds)
-
-
-def test_who_has_gone_is_no_longer_waited_for(place):
-    place.serve(max_wait_s=20.0, random=RandomNetwork)
-    first, second = ServedNetwork(place.address, "random"), ServedNetwork(place.address, "random")
-    first.close()
-    answer_of(second)
-    assert second.usage.queue_s < 10.0

@@ -101,9 +101,6 @@ def test_what_a_job_cannot_have_is_refused_with_the_way_out(job, axis, level, to
     assert told in "\n".join(str(problem) for problem in refused.value.problems)
 
 
-# The axes in docs/how_to/robustness.md are the program's.
-
-
 DOCUMENT = (ROOT / "docs" / "how_to" / "robustness.md").read_text()
 CATALOGUE = catalogue_of("lift_object")
 

@@ -160,9 +160,6 @@ def test_episodes_that_lost_their_policy_are_errors_and_run_again_when_that_is_a
     assert came_out(tmp_path) == came_out(undisturbed)
 
 
-# What a person is told to type after a run that is not complete.
-
-
 RESUME = "continue with: isaaclab-arena resume 'my out'"
 SAME_COMMAND = "continue with the same command and --resume 'my out'"
 TORCHRUN = {"launched_by_torchrun": True, "world_size": 2, "local_world_size": 2}

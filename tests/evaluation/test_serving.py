@@ -102,9 +102,6 @@ def hosting(asked: type[PolicyBase] | Job, num_slots: int = 4, **options) -> Ite
         host.close()
 
 
-# Sessions of clients that come and go as they please, in env slots of one policy.
-
-
 BOTH = pytest.mark.parametrize("policy_class", [CountingPolicy, CountingTogetherPolicy])
 
 
@@ -264,9 +261,6 @@ def test_a_query_that_waits_when_the_host_is_closed_or_comes_afterwards_is_told_
             host.open()
 
 
-# The policy of a job, as it acts in the env slots of clients.
-
-
 def hosted(policy_class: type[PolicyBase], words: str | None = None) -> "closing[HostedPolicy]":
     return closing(HostedPolicy(coin_job(policy_class=policy_class, language_instruction=words), 2))
 
@@ -312,9 +306,6 @@ def test_sessions_share_a_network_and_no_memory():
         assert BorrowingPolicy.networks_made - made_before == loaded
         assert len(BorrowingPolicy.open_ones) == 2
     assert not BorrowingPolicy.open_ones
-
-
-# On how many env slots a served policy is asked: on so many that no client changes the answers of another.
 
 
 class NeighbourlyPolicy(PolicyBase[None]):
@@ -379,9 +370,6 @@ def test_a_call_is_filled_up_until_no_client_changes_the_answers_of_another_or_i
     assert ("a call of 3 env slots" in caplog.text) is (policy_class is SelfishPolicy)
 
 
-# What clients show is what the environment shows, or is refused by name.
-
-
 SPEC = {
     "policy": {"joints": ArraySpec(shape=(3,)), "stage": ArraySpec(shape=(1,), dtype=torch.int64)},
     "camera_obs": {"front": ArraySpec(shape=(2, 2, 3), dtype=torch.uint8)},
@@ -438,6 +426,3 @@ def test_a_batch_has_zeros_where_nobody_asks_and_no_picture_that_nobody_sent():
     assert some[1].float().mean() == 7
     with pytest.raises(UnannouncedPictureError, match="'front' of env slots 3"):
         some[3]
-
-
-# A policy of LeRobot for several clients: one process, one call for those that wait together, a memory for each.

@@ -215,11 +215,6 @@ def test_it_starts_from_the_recorded_state_and_not_from_the_conditions(lifted):
     assert differences(build("lift_object"), [moved]) == {0: None}
 
 
-def test_the_conditions_of_another_object_are_refused(lifted):
-    with pytest.raises(ArenaError, match=r"mug\.position"):
-        replays(build("lift_object", object="mug"), [lifted])
-
-
 def test_without_a_state_it_starts_from_the_conditions_and_says_so(reached):
     arrays = {name: array for name, array in reached.arrays.items() if "simulator" not in name}
     (again,) = replays(build("reach"), [replace(reached, arrays=arrays)])

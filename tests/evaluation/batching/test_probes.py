@@ -20,8 +20,6 @@ from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy, S
 MAX_CALLS = 5
 """Most calls for a batch of one size: two arrangements of two steps, and one of one step."""
 
-# Only an environment whose episodes repeat themselves when they are played again is promised to give the same bits.
-
 
 def probed(maker, num_envs: int) -> str | None:
     environment = build(name_of(maker), num_envs=num_envs, success_key="success")
@@ -83,9 +81,6 @@ def test_an_environment_class_of_a_users_own_is_measured_too(tmp_path, environme
     )
     assert report.error is None
     assert (report.plan_because is None) if because is None else because in str(report.plan_because)
-
-
-# A policy is asked about made-up observations, and is afterwards as it was before.
 
 
 CPU = torch.device("cpu")
@@ -256,9 +251,6 @@ def test_made_up_observations_are_of_the_types_and_within_the_bounds_that_are_an
     assert made["camera_obs"]["front"].max() > 250
     again = made_up(spec, 60, np.random.default_rng(1), CPU)
     assert torch.equal(again["policy"]["free"], policy["free"])
-
-
-# Answers that depend on nothing else are told by a few calls.
 
 
 class Answering:

@@ -167,9 +167,6 @@ def test_a_job_that_follows_with_the_same_policy_and_environment_is_not_asked_ag
     assert steps[0] - steps[1] == 5
 
 
-# A policy that is always asked on a batch of one size gives the same bits for any number of environments.
-
-
 def test_the_policy_sees_one_environment_of_the_fixed_size():
     """Policies tell environments apart by identity: a new one each time would have them begin anew each time."""
 
@@ -246,9 +243,6 @@ def test_a_batch_smaller_than_the_job_is_refused():
     assert batch_of(ShrugPolicy.traits, 64, num_envs=64) == 64
     with pytest.raises(ConfigError, match="--policy_batch 16"):
         batch_of(ShrugPolicy.traits, 8, num_envs=16)
-
-
-# A policy on a batch of one size hears of the same episodes, resets and environments as without it.
 
 
 CALLS_NUM_EPISODES = 9

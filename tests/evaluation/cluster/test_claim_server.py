@@ -279,17 +279,6 @@ def test_what_a_dead_rank_was_playing_is_played_again_one_at_a_time_and_the_rest
     assert (rest.suspects, rest.committed) == ((), ((0, 3),))
 
 
-def test_a_suspected_piece_is_not_given_to_a_rank_that_is_playing_others(cluster):
-    rank = cluster.ranks[0]
-    claim = rank.claim()
-    rank.ledger.begin(claim, 0, 2)
-    cluster.die(0)
-    life = cluster.ranks[1].life
-    given, state, _ = cluster.claim_server.claim(life, None, 0, claim.piece)
-    assert given is None
-    assert claim.piece not in of_ranges(state.open_pieces)
-
-
 def test_an_episode_that_kills_three_ranks_is_an_error_that_names_them_and_nothing_else_is_lost(cluster):
     rank = cluster.ranks[0]
     claim = rank.claim()

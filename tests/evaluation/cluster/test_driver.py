@@ -29,12 +29,9 @@ from isaaclab_arena.evaluation.run_start import start_run
 from isaaclab_arena.results.merge import MergedResults, merge_results
 from isaaclab_arena.storage.atomic import adapter, json_line
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena.storage.ledger import ReportedStatus, read_attempt, read_job_reports
 from tests.end_to_end.launching import write_jobs
 from tests.faults.invariants import committed
-
-# What is refused before a cluster is asked for anything.
 
 
 @pytest.mark.parametrize(
@@ -62,9 +59,6 @@ def test_without_ray_the_message_names_the_extra(capsys, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(["--eval_jobs_config", "jobs.json", "--cluster", "ray"]) == 2
     assert "pip install 'isaaclab-arena-mujoco[ray]'" in capsys.readouterr().err
-
-
-# What a rank of a cluster runs, and the directories that ranks make on their nodes.
 
 
 def test_a_rank_removes_what_killed_ranks_of_its_node_have_left_and_nothing_else(tmp_path):
@@ -107,13 +101,6 @@ class DyingClaimServer(ClaimServerNextDoor):
         if calls[0][0] == "begin":
             raise ClaimsLostError("the run's claim server does not answer")
         return super().ask(calls)
-
-
-class ClaimServerWithoutReports(ClaimServerNextDoor):
-    """Keeps what a rank has delivered that died just before its report arrived."""
-
-    def ask(self, calls: Sequence[Call]):
-        return super().ask([call for call in calls if call[0] != "keep" or "job_report" not in call[1][0]])
 
 
 def run_alone(
@@ -184,19 +171,6 @@ def test_a_claim_server_that_dies_fails_no_job(tmp_path, is_own):
     (row,) = ended_by_the_driver(tmp_path / "out").jobs.to_dict("records")
     assert row["status"] in ("interrupted", "missing")
     assert not [*tmp_path.rglob("traceback_*"), *tmp_path.rglob("job_report_*")]
-
-
-def test_a_rank_that_dies_before_its_report_has_arrived_leaves_a_complete_job(tmp_path):
-    # So late that the rank's first word on the job arrives in a delivery before that of the last episodes.
-    job = {**REACH, "policy_type": "tests.evaluation.cluster.policies.LatePolicy"}
-    _, claim_server = run_alone(tmp_path, job, node=tmp_path / "node", claim_server_class=ClaimServerWithoutReports)
-    assert any("job_begun" in arguments[0] for _, arguments, _ in claim_server.asked("keep"))
-    merged = ended_by_the_driver(tmp_path / "out")
-    assert merged.complete
-    (row,) = merged.jobs.to_dict("records")
-    assert (row["status"], row["reproducible"]) == ("completed", "bitwise")
-    assert list_episodes(tmp_path / "out" / "reach" / "dataset_reach.hdf5") == [0, 1]
-    assert not [*(tmp_path / "out").rglob("job_report_*")]
 
 
 def test_a_job_whose_recordings_vanish_before_they_are_in_a_dataset_has_failed(tmp_path):

@@ -176,13 +176,6 @@ def test_ranks_that_a_node_refuses_begin_on_others_and_the_node_is_named_once(ca
     assert caplog.text.count("node the bad one runs no ranks of this run: it has other versions") == 1
 
 
-def test_refusals_cost_no_rank_its_lives():
-    story = {second: [refused(0, second - 1, f"node {second}")] for second in range(1, 40)}
-    cluster = PretendedCluster(story | {40: [finished(0, 39), finished(1)]}, starts={0: 0, 1: 0}, jobs_end_s=40)
-    assert cluster.blamed == {}
-    assert work(cluster)[-1][:3] == ("start", 0, 39)
-
-
 def test_a_cluster_whose_every_node_refuses_is_told_at_once():
     story = {1: [refused(0), refused(1, node="good")]}
     with pytest.raises(DistributedError, match=r"the bad one runs no ranks .* the good one runs no ranks"):
@@ -203,13 +196,6 @@ def test_a_rank_that_raises_ends_the_run_and_is_told_first_and_suspects_nothing(
     told = [each.message for each in caplog.records if each.levelno > logging.DEBUG]
     assert not any("something else" in line for line in told)
     assert "rank 1 has failed too: something else" in caplog.text
-
-
-def test_a_rank_that_lost_touch_with_the_claim_server_begins_anew_and_suspects_nothing(caplog):
-    story = {3: [raised(0, DistributedError("does not answer"))], 9: [finished(0, life=1), finished(1)]}
-    cluster = PretendedCluster(story, starts={0: 0, 1: 0}, jobs_end_s=9)
-    assert work(cluster)[-1] == ("start", 0, 1)
-    assert set(cluster.blamed.values()) == {""}
 
 
 def test_a_rank_that_dies_begins_anew_and_makes_its_episodes_suspect():

@@ -27,9 +27,6 @@ from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy, s
 from tests.models.trainings import exported_onnx, trained
 from tests.policy.checkpoints import write_checkpoint
 
-# While a job is built, what draws its pictures is loaded, and its policy is probed as it will be asked.
-
-
 BLIND = shrugging(traits=PolicyTraits(sees_pictures=False))
 
 
@@ -103,9 +100,6 @@ def test_the_same_bits_are_promised_of_a_policy_as_the_job_asks_it(tmp_path, mea
     )
     built = GroupBuilder(settings(tmp_path)).build(job, tmp_path, StartUpClock("coins", import_s=None))
     assert (built.plan_because is None) == is_bitwise
-
-
-# A job that says ``bitwise`` is the same bits on one rank and on two, whatever make of processor it runs on.
 
 
 ROOT = Path(__file__).parents[3]

@@ -32,29 +32,13 @@ from isaaclab_arena.storage.ledger import (
 )
 from tests.evaluation.jobs import coin_job, settings
 from tests.evaluation.jobs import coin_job as job
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, Notebook, RepeatablePolicy, ShrugPolicy, shrugging
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, RepeatablePolicy, ShrugPolicy, shrugging
 from tests.outsiders.test_another_model_behind_the_server import OTHER, Served
 
 
 def committed(output_directory: Path, name: str = "coins") -> list[dict]:
     lines = (output_directory / name / "episode_results_rank0.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
-
-
-def start_up_of(report: JobReport) -> StartUp:
-    assert report.start_up is not None
-    return report.start_up
-
-
-def test_a_job_reports_how_it_began_and_imports_belong_to_the_first(tmp_path):
-    runner = JobRunner(settings(tmp_path, import_s=2.5))
-    reports = [runner.run(job(name)) for name in ("first", "second")]
-    assert [start_up_of(report).import_s for report in reports] == [2.5, 0.0]
-    for report in reports:
-        start_up = start_up_of(report)
-        parts = {name: seconds for name, seconds in vars(start_up).items() if name != "import_s"}
-        assert None not in parts.values()
-        assert 0 < sum(parts.values()) <= report.wall_s
 
 
 def test_a_job_that_takes_too_long_fails_and_keeps_what_has_finished_and_the_next_one_runs(tmp_path):
@@ -244,14 +228,6 @@ def test_a_policy_with_nothing_left_to_play_is_asked_before_the_first_episode(tm
     assert len(committed(tmp_path, "steps")) == 4
 
 
-def test_an_interrupted_job_says_so_and_keeps_what_finished(tmp_path):
-    notebook = Notebook()
-    runner = JobRunner(settings(tmp_path), stop_requested=lambda: len(notebook.records) >= 3)
-    report = runner.run(job(num_envs=1), [notebook])
-    assert report.status is ReportedStatus.INTERRUPTED
-    assert len(committed(tmp_path)) == 3
-
-
 def test_a_placement_seed_changes_the_conditions_and_nothing_else(tmp_path):
     runner = JobRunner(settings(tmp_path))
     runner.run(job("plain", seed=3))
@@ -262,9 +238,6 @@ def test_a_placement_seed_changes_the_conditions_and_nothing_else(tmp_path):
         for name in ("plain", "placed", "other")
     }
     assert conditions["placed"] == conditions["other"] != conditions["plain"]
-
-
-# Jobs whose env slots are divided into groups: each has its environment, and policies share what can be shared.
 
 
 def played(tmp_path: Path, asked: Job, pipeline: int = 2, **options) -> tuple[JobReport, list[dict]]:
@@ -332,9 +305,6 @@ def test_the_dataset_is_in_place_when_the_report_of_a_job_is_written(tmp_path):
     runner.close()
 
 
-# When a policy is asked whether it fits, and when it hears that episodes have ended.
-
-
 class Picky(PolicyBase[PolicyCfg]):
     """Acts in no environment, and says so."""
 
@@ -363,9 +333,6 @@ def test_an_object_may_promise_otherwise_than_its_class(tmp_path):
 
     report = JobRunner(settings(tmp_path)).run(coin_job(policy_class=Told, num_episodes=1))
     assert report.reproducible is Reproducible.BITWISE
-
-
-# A policy that never reads what its episodes ask for is named, where they ask for different things.
 
 
 class Speaking(CoinEnvironment):
@@ -439,9 +406,6 @@ def test_nor_is_one_whose_episodes_all_ask_for_the_same(tmp_path):
     assert remarks(tmp_path / "coins", ReadsTask, builder=CoinBuilder()) == ()
 
 
-# A stranger's environment and policy may use names for themselves that are offers of this project's classes.
-
-
 class OwnEnvironment(CoinEnvironment):
     def __init__(self, config: CoinConfig, num_envs: int) -> None:
         super().__init__(config, num_envs)
@@ -469,9 +433,6 @@ def test_own_attributes_of_any_name_do_not_offer_anything(tmp_path):
         coin_job(builder=CoinBuilder(OwnEnvironment), policy_class=OwnPolicy)
     )
     assert (report.status, report.error) == (ReportedStatus.COMPLETED, None)
-
-
-# Which model the servers of a job serve.
 
 
 def test_two_servers_of_one_job_must_serve_the_same(tmp_path):

@@ -27,9 +27,6 @@ from isaaclab_arena.storage.layout import episode_file_name
 from tests.end_to_end.launching import write_jobs
 from tests.evaluation.jobs import coin_job, config_of, request_of
 
-# Tests that every job file of the project is good.
-
-
 JOB_FILES = sorted(path for path in (Path(__file__).parents[3] / "jobs").iterdir() if path.is_file())
 ELSEWHERE = [path for path in JOB_FILES if "oc.env" in path.read_text()]
 """Those whose environments need an interpreter of their own."""
@@ -62,9 +59,6 @@ def test_a_job_file_whose_interpreter_is_missing_says_so_and_how_to_make_it(path
     assert {job.environment_args["python"] for job in load_jobs_file(path, suites=SUITES).jobs} == {
         "/opt/own/bin/python"
     }
-
-
-# What recordings say of themselves is held against the job that plays them.
 
 
 ACTION_DIM = 8
@@ -178,9 +172,6 @@ def test_validate_says_how_many_recorded_episodes_there_are_and_what_speaks_agai
     assert ["one", "two"] in file["told"].values()
 
 
-# ``--limit``: trying a job file out on a few episodes of each job, and saying so.
-
-
 CARTPOLE = {"arena_env_args": {"environment": "cartpole", "num_envs": 2}, "policy_type": "zero_action"}
 JOBS = [
     {"name": "many", **CARTPOLE, "num_episodes": 7},
@@ -208,12 +199,6 @@ def test_every_job_is_cut_to_that_many_episodes_and_the_table_and_the_plan_say_s
     capsys.readouterr()
     assert limit_main([*typed, "--resume"]) == 2
     assert "--limit: was 3" in capsys.readouterr().err
-
-
-# Where policies written for Isaac Lab Arena are placed.
-
-
-# Tests of telling once what is wrong with many tasks of a suite.
 
 
 def task(name: str, *, entry: str = "mine") -> JobConfig:

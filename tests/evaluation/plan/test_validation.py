@@ -34,9 +34,6 @@ from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
 from tests.pretend_backend import pretended_environments, there
 from tests.pretend_gpu import GPU, PretendGpu
 
-# Tests of checking jobs against the environments and policies that exist.
-
-
 SHRUG = f"{ShrugPolicy.__module__}.ShrugPolicy"
 
 

@@ -34,7 +34,7 @@ from isaaclab_arena.evaluation.process import Watchdog, left_alone, put_back, wa
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.storage.ledger import ReportedStatus
 from tests.evaluation.jobs import coin_job, config_of, settings
-from tests.fakes import CoinBuilder, CoinEnvironment, RepeatablePolicy, ShrugPolicy
+from tests.fakes import ShrugPolicy
 
 SHARED: dict[str, Callable[[], Any]] = {
     "threads": torch.get_num_threads,
@@ -248,26 +248,6 @@ def test_a_policy_that_is_kept_finds_again_what_it_has_set(tmp_path):
     assert kept.found[-1]["path"][-1] == "added meanwhile"
 
 
-class RaisingEnvironment(CoinEnvironment):
-    """Makes NumPy raise what it otherwise passes over, in each step."""
-
-    def step(self, action):
-        np.seterr(all="raise")
-        return super().step(action)
-
-
-@pytest.mark.parametrize(
-    ("policy_class", "blamed"),
-    [(ShrugPolicy, "policy 'ShrugPolicy' or environment 'coins'"), (RepeatablePolicy, "environment 'coins'")],
-)
-def test_what_is_set_in_a_step_is_put_back_and_names_those_whose_code_ran(tmp_path, caplog, policy_class, blamed):
-    """What was tried alone is not to be confused."""
-    before = np.geterr()
-    JobRunner(settings(tmp_path)).run(coin_job(builder=CoinBuilder(RaisingEnvironment), policy_class=policy_class))
-    assert np.geterr() == before
-    assert [line.partition(" changed settings ")[0] for line in told(caplog)] == [blamed]
-
-
 MODULE = """
 import torch
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -399,10 +379,6 @@ def test_a_guest_hands_a_second_signal_to_whoever_listened_before():
         assert heard == [signal.SIGUSR1] * 2
     finally:
         signal.signal(signal.SIGUSR1, before)
-
-
-# A step that hangs ends the process, also in native code that holds the interpreter; steps that go on do not, nor does
-# a job that is over.
 
 
 def test_a_watch_keeps_the_words_of_an_earlier_process_and_leaves_none_itself_also_of_a_job_that_fails(tmp_path):

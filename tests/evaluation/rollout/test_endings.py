@@ -7,19 +7,14 @@ from functools import partial
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.environment import TableEnvironment
-from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
 from isaaclab_arena.evaluation.running_episodes import Ending, RolloutLimits, ending_of
 from isaaclab_arena.interfaces.environment import Observation, Step
 from isaaclab_arena.interfaces.environment_builder import Background
 from isaaclab_arena.interfaces.episode import Conditions, Outcome
-from tests.environments.building import build, hold_still, start
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
-
-# Env slots that are reset elsewhere rest for a fixed number of the others' control steps, then begin.
 
 
 class Elsewhere(ScriptedEnvironment, Background):
@@ -111,13 +106,6 @@ def test_nothing_is_begun_early_where_steps_are_counted():
     assert {said for said, _ in environment.said} == {"step"}
 
 
-def test_episodes_that_carry_a_state_start_at_once():
-    environment = Elsewhere(2)
-    saved = [replace(each, start_state={"integration_state": torch.ones(3).numpy()}) for each in episodes(4)]
-    rollout(environment, PushPolicy(), saved, [])
-    assert {said for said, _ in environment.said} == {"step"}
-
-
 class Leaves(PushPolicy):
     """Is gone in the fifth step."""
 
@@ -146,12 +134,6 @@ def test_a_policy_that_is_lost_leaves_no_reset_unanswered(groups):
     with pytest.raises(PolicyLostError):
         play(episodes(9), [])
     assert [environment.starting for environment in environments] == [[]] * groups
-
-
-# How an episode ended where several reasons come together, in every combination of them.
-
-
-BOTH = (False, True)
 
 
 def step(*, terminated: bool, truncated: bool, success: bool | None, diverged: bool, **more) -> Step:
@@ -198,50 +180,3 @@ def test_reasons_that_coincide_have_an_order_and_diverged_physics_comes_before_e
     assert ending_of(step(**usual, diverged=True), 0) == broken
     told = step(**usual, diverged=True, errors={0: "it fell apart"})
     assert ending_of(told, 0) == replace(broken, error="it fell apart")
-
-
-# The task says solved or lost, on the last step that there is or before it: terminated, truncated, success.
-IN_THE_ENVIRONMENT = [
-    ((False, False, False), (False, False, False)),
-    ((False, False, True), (False, True, False)),
-    ((False, True, False), (True, False, False)),
-    ((False, True, True), (True, False, False)),
-    ((True, False, False), (True, False, True)),
-    ((True, False, True), (True, False, True)),
-    ((True, True, False), (True, False, True)),
-    ((True, True, True), (True, False, True)),
-]
-
-
-def say(env: TableEnvironment, *, solved: bool, lost: bool) -> None:
-    """Let the task of an environment say something, whatever happens."""
-    verdict = Verdict(reward=torch.ones(1), success=torch.tensor([solved]), lost=torch.tensor([lost]))
-    env.task.judge = lambda backend, running: verdict
-
-
-@pytest.fixture(scope="module")
-def reaching() -> TableEnvironment:
-    return build("reach")
-
-
-@pytest.mark.parametrize(("said", "made"), IN_THE_ENVIRONMENT)
-@pytest.mark.parametrize("diverges", BOTH)
-def test_success_and_loss_on_the_last_step_are_what_the_task_says_and_no_time_out(reaching, said, made, diverges):
-    solved, lost, on_the_last_step = said
-    start(reaching)
-    reaching.max_episode_length = 3 if on_the_last_step else 4
-    say(reaching, solved=False, lost=False)
-    before = [reaching.step(hold_still(reaching)) for _ in range(2)]
-    assert not any(bool(step.terminated | step.truncated) for step in before)
-    say(reaching, solved=solved, lost=lost)
-    if diverges:
-        reaching.backend.qpos[0] = torch.nan
-    last = reaching.step(hold_still(reaching))
-    assert last.success is not None
-    told = (bool(last.terminated), bool(last.truncated), bool(last.success))
-    assert told == ((False, False, False) if diverges else made)
-    assert bool(last.diverged) is diverges
-    assert float(last.reward) == (0.0 if diverges else 1.0)
-    if diverges or made[0] or made[1]:
-        after = reaching.step(hold_still(reaching))
-        assert not bool(after.terminated | after.truncated | after.diverged)

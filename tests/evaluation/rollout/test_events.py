@@ -179,9 +179,6 @@ def test_an_episode_that_is_solved_at_its_start_is_an_error_that_names_job_episo
     assert f"job 'test', episode 7, seed 5: {record.error}" in caplog.text
 
 
-# What robots on a floor did, in episodes that were played.
-
-
 MODELS = Path(__file__).parents[3] / "models"
 STARTS = (
     *((name, {}) for name in FLOOR_ENVIRONMENTS),

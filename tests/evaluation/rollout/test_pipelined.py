@@ -73,19 +73,6 @@ def test_groups_take_turns_in_a_fixed_order():
     assert order[:4] == [0, 1, 0, 1]
 
 
-def test_policies_and_observers_are_called_in_the_thread_of_the_caller_only():
-    called_in = set()
-
-    def note(*_) -> None:
-        called_in.add(threading.get_ident())
-
-    noted = shrugging(note)
-    names = ("on_episode_start", "on_step", "on_episode_end")
-    observer = type("Noting", (Observer,), dict.fromkeys(names, note))()
-    pipelined_rollout(coin_groups(2, 2, policies=[noted(), noted()]), episodes(9), [observer])
-    assert called_in == {threading.get_ident()}
-
-
 class Explodes(CoinEnvironment):
     def step(self, action):
         raise RuntimeError("the table fell over")

@@ -18,9 +18,6 @@ from isaaclab_arena.interfaces.specs import CAMERAS_OFF, ArraySpec, SideBySide
 from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugPolicy
 from tests.fakes_environment import ActionLog, BoldPolicy, ScriptedEnvironment, episodes
 
-# What a policy answers is taken if it can be meant, and refused by name if not.
-
-
 RUNNING = torch.tensor([True, True, False])
 
 
@@ -121,9 +118,6 @@ def test_what_is_out_of_bounds_or_in_a_resting_env_slot_is_left_as_it_is():
     assert torch.equal(checked(action)[:2], action[:2])
 
 
-# The share of action entries at or beyond their bounds is that of the policy's answer, before any clipping.
-
-
 class Same(PolicyBase[None]):
     """Answers the same in every step."""
 
@@ -180,9 +174,6 @@ def test_an_episode_has_the_share_of_its_own_steps():
     expected = {index: float(((action <= -1) | (action >= 2)).double().mean()) for index, action in log.actions.items()}
     assert found == pytest.approx(expected)
     assert len(set(found.values())) > 5
-
-
-# NaN and infinity in what an environment shows or rewards end that episode as an error, and never the job.
 
 
 SPOILED_LENGTHS = (3, 5)

@@ -67,15 +67,6 @@ def test_what_an_episode_is_does_not_depend_on_the_batch(num_envs):
         assert record.episode_return == record.metrics["clock"] == record.length
 
 
-def test_an_env_slot_that_finishes_takes_the_next_episode_at_once():
-    _, notebook, _ = run(2, 6)
-    ends = [line.split()[-1] for line in notebook.lines if line.startswith("end")]
-    for position, line in enumerate(notebook.lines[2:-2], start=2):
-        if line.startswith("end"):
-            assert notebook.lines[position + 1].startswith(("start", "end"))
-    assert len(ends) == 6
-
-
 def test_diverged_physics_is_an_error_and_never_a_success_and_the_others_go_on():
     _, notebook, _ = run(4, 40, CoinConfig(diverge_every=3))
     errors = [record for record in notebook.records if record.outcome is Outcome.ERROR]

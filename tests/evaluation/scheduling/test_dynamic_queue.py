@@ -4,12 +4,10 @@ import dataclasses
 import json
 import threading
 from collections import Counter
-from itertools import islice
 from typing import Any
 
 import pytest
 
-from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.claims import Blamed, Claim, ClaimTable, Death, Measured, Suspects
 from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch, write_rank_status
 from isaaclab_arena.evaluation.job_run import JobRunner
@@ -229,19 +227,6 @@ def test_a_rank_waits_for_another_as_long_as_it_beats_and_takes_over_when_it_die
     assert (task and list(task.take(range(5)))) == gets
 
 
-def test_an_interrupted_rank_says_of_nothing_that_it_is_done(tmp_path):
-    world = World(tmp_path, jobs_of(5))
-    stopping = []
-    interrupted = world.queue(1, stop_requested=lambda: bool(stopping))
-    task = task_of(interrupted)
-    assert list(islice(task.take(range(5)), 2)) == [0, 1]
-    stopping.append(True)
-    interrupted.job_ended(task, failed=False)
-    world.beat(1, state=RankState.INTERRUPTED)
-    run_to_the_end(world, 0)
-    assert sorted(world.committed_by("job0")) == [0, 1, 2, 3, 4]
-
-
 def test_a_job_that_failed_is_not_tried_by_others_nor_waited_for(tmp_path):
     world = World(tmp_path, (*jobs_of(20), coin_job("bad", index=1, num_episodes=40, raise_at=6)))
     first, second = world.queue(0), world.queue(1)
@@ -271,19 +256,6 @@ def test_a_job_limited_by_steps_is_claimed_as_a_whole_and_taken_over_as_a_whole(
         (line.episode_index, line.length) for line in lines
     ]
     assert log.unequal_episodes == ()
-
-
-def test_a_job_that_owes_only_its_report_is_taken_by_one_rank(tmp_path):
-    world = World(tmp_path, jobs_of(5), work=(JobState(job="job0", finished=((0, 5),)),))
-    queue = world.queue(0)
-    task = task_of(queue)
-    assert task.num_episodes is None, "another rank may finish the job"
-    assert list(task.take(range(5))) == []
-    assert run_job(world.runner(0), queue, task) is ReportedStatus.COMPLETED
-    assert world.queue(1).next_job() is None
-
-
-# Tables of claims, one per rank, over one directory; each looks at the others' status files by a clock of the test.
 
 
 MEASURED = Measured(episodes=3, env_steps=300, seconds=1.5)
@@ -426,9 +398,6 @@ def test_a_rank_that_works_no_more_or_whose_process_is_gone_loses_its_claims_at_
     assert open_episodes(claimed_by_rank_one(directory, Clock())) == 1
 
 
-# The episodes and jobs that are to blame for the deaths of ranks.
-
-
 JOBS = (coin_job("coins", num_episodes=64), coin_job("steps", num_steps=100, index=1))
 DIVIDED = divided_jobs(JOBS, attempt(1, jobs=tuple(JobState(job=job.config.name) for job in JOBS)))
 CLAIM = Claim(job_index=0, piece=0)
@@ -468,9 +437,3 @@ def test_a_single_machine_of_several_is_no_proof_against_a_job():
 def test_a_job_that_runs_again_as_a_whole_has_three_lives_too():
     under, claim = suspects(), Claim(job_index=1, piece=0)
     assert [each.job_index for rank in range(3) for each in dies(under, death(rank), claim)] == [1]
-
-
-def test_a_directory_that_cannot_be_made_is_named(directory):
-    (directory / "claims").write_text("a file")
-    with pytest.raises(StorageError, match=r"cannot make .*claims"):
-        table_of(directory, 0)

@@ -8,7 +8,7 @@ from isaaclab_arena.config.schema import Question
 from isaaclab_arena.evaluation.claims import Measured, Measurements, OpenWork, choose, expected_s, order_of_work
 from isaaclab_arena.evaluation.options import ASSIGNMENTS, ROUND_ROBIN, SPLIT
 from isaaclab_arena.evaluation.planning import pieces_of, split_shares
-from isaaclab_arena.evaluation.queues import FixedQueue, FixedShare, jobs_of_rank
+from isaaclab_arena.evaluation.queues import FixedQueue, jobs_of_rank
 from isaaclab_arena.interfaces.episode import count_episodes
 from isaaclab_arena.storage.ledger import JobState
 from tests.evaluation.jobs import coin_job
@@ -94,12 +94,6 @@ def test_no_turn_begins_of_a_job_that_is_over_or_has_failed_but_its_first_one():
     assert names == ["job0", "job1", "job3", "job1", "job2", "job4"]
 
 
-def test_a_share_hands_out_nothing_once_its_job_is_over():
-    answers = iter([False, False, True])
-    episodes = FixedShare(job=JOBS[0], is_over=lambda: next(answers))
-    assert list(episodes.take(range(10))) == [0, 1]
-
-
 def episodes_in(ranges) -> list[int]:
     return [index for begin, end in ranges for index in range(begin, end)]
 
@@ -113,12 +107,6 @@ def test_shares_of_a_job_are_consecutive_and_differ_by_one_episode_at_most(remai
         assert max(sizes) - min(sizes) <= 1
         going_round = [shares[(first_rank + step) % world_size] for step in range(world_size)]
         assert [index for share in going_round for index in episodes_in(share)] == episodes_in(remaining)
-
-
-def test_the_longer_shares_of_a_job_come_first_from_the_rank_that_begins():
-    assert split_shares(((0, 11),), 4, first_rank=0) == [((0, 3),), ((3, 6),), ((6, 9),), ((9, 11),)]
-    assert split_shares(((0, 11),), 4, first_rank=3) == [((3, 6),), ((6, 9),), ((9, 11),), ((0, 3),)]
-    assert split_shares(((2, 4), (8, 11)), 2, first_rank=1) == [((9, 11),), ((2, 4), (8, 9))]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 8])

@@ -119,9 +119,6 @@ def test_machines_agree_on_their_files_and_the_one_with_another_checkpoint_is_na
     assert "was 111111111111, is now 222222222222" in problem
 
 
-# What episodes of a job start from, and which of them start: each once, also where rebuilds are limited by steps.
-
-
 TOSSES = (1, 0, 0, 1, 1, 1, 0, 1)
 SAVED: tuple[Conditions, ...] = tuple({"coin.heads": toss, "coin.number": 1} for toss in TOSSES)
 
@@ -171,9 +168,6 @@ def test_rebuilds_that_are_limited_by_steps_repeat_no_episode_and_leave_none_out
 def toss(index: int) -> bool:
     episode = Episode(job="coins", episode_index=index, seed=0)
     return bool(CoinEnvironment(CoinConfig(), 1).draw_conditions(episode.conditions_generator())["coin.heads"])
-
-
-# A run goes on with more episodes, other env slots or a mended policy where what it has stays what it is.
 
 
 CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)

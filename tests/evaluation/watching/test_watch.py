@@ -55,9 +55,6 @@ from tests.evaluation.watching.trainings import (
 )
 from tests.fakes import CoinBuilder
 
-# A whole watch: the coins of later checkpoints show heads more often.
-
-
 COINS = {"environment": "coins", "num_envs": 8}
 JOB = {"name": "coins", "arena_env_args": COINS, "num_episodes": 40}
 JOB["policy_type"] = "tests.evaluation.watching.trainings:call_heads"
@@ -136,9 +133,6 @@ def test_the_best_is_scored_once_again_in_episodes_by_which_it_was_not_chosen(st
     assert again.startswith("  in other episodes: ")
     assert story.said[2][-3:] == [best, again, shown]
     assert "in other episodes" in (story.settings.directory / "report.html").read_text()
-
-
-# The runner is asked as a person would ask it; here a program of the test stands in its place.
 
 
 DOCUMENT = {"jobs": [{"name": "reach", "policy_type": "rsl_rl", "arena_env_args": {"environment": "reach"}}]}

@@ -216,9 +216,6 @@ def test_a_run_in_which_ranks_of_a_killed_runner_are_at_work_waits(watching, run
     assert (at_work[run], at_work["step_100"], watching.meanwhile) == (False, True, [])
 
 
-# The best is scored again.
-
-
 @pytest.mark.parametrize(
     ("num_alike", "in_words"),
     [
@@ -252,19 +249,6 @@ def test_a_score_of_an_earlier_best_is_not_that_of_this_one(watching):
     evaluations = Evaluations()
     assert watching.run(evaluations) == 0
     assert (evaluations.asked, evaluations.asked_again) == ([150], [150])
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "ends_with", "told"),
-    [
-        (KILLED, 0, "  in others it could not be scored: its process ended with -9"),
-        (INTERRUPTED, 130, "step 100: 100.0 % [20.7, 100.0] of 1 episodes"),
-    ],
-)
-def test_what_did_not_end_is_no_score(watching, exit_code, ends_with, told):
-    assert watching.run(Evaluations(exit_codes=[DONE, DONE, DONE, exit_code])) == ends_with
-    assert told in watching.said[-2:]
-    assert not (watching.directory / "watch" / "best.json").exists()
 
 
 def test_services_get_one_run_for_the_whole_watch(watching):
