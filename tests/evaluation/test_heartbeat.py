@@ -303,20 +303,6 @@ def test_the_line_says_how_far_a_run_is_what_its_ranks_do_and_which_are_lost(rep
     assert progress_line(reports, elapsed_s=elapsed_s) == line
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then(caplog, monkeypatch):
-    # Other tests may have set up console logging, which keeps records from pytest's handler.
-    monkeypatch.setattr(logging.getLogger("isaaclab_arena"), "propagate", True)
-    caplog.set_level(logging.INFO, logger="isaaclab_arena")
-    console = Console(file=io.StringIO())
-    show = partial(keep_showing, lambda: [report_of(0, jobs_total=2)], console=console, line_interval_s=0.05)
-    with in_a_thread(show, name="progress"):
-        wait_until(lambda: len(caplog.records) >= 2)
-    lines = [record.getMessage() for record in caplog.records]
-    assert all(line.startswith("0%, jobs 0/2") for line in lines)
-    assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue() == ""
-
-
 def test_on_a_terminal_log_lines_go_through_the_display_and_nothing_of_it_stays(tmp_path):
     publisher = StatusPublisher(tmp_path, RankStatus(rank=0, run_id="run", jobs_total=1))
     console = Console(file=io.StringIO(), force_terminal=True, width=100)

@@ -22,14 +22,13 @@ from isaaclab_arena.evaluation.planning import (
     Machinery,
     policy_as_served,
     settle_latencies,
-    settled_jobs,
     without_outliers,
 )
 from isaaclab_arena.evaluation.rollout import EnvGroup, rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.storage.ledger import MAX_QUERY_TIMES
-from tests.evaluation.jobs import coin_job, request_of
+from tests.evaluation.jobs import coin_job
 from tests.evaluation.plants import (
     GAIN,
     POLE,
@@ -39,7 +38,6 @@ from tests.evaluation.plants import (
     Proportional,
     UnstablePlant,
 )
-from tests.evaluation.startup.test_start_up import start_on
 from tests.fakes import CoinBuilder, Notebook, shrugging
 from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
 from tests.fakes_network import ServablePolicy
@@ -346,22 +344,6 @@ def test_a_head_without_a_gpu_refuses_to_measure_for_ranks_that_have_one():
     assert [(each.job, each.key) for each in refused.value.problems] == [("coins", "latency")]
     assert builder.built == []
     assert settle_latencies([measuring(builder)], machinery, known={"coins": THREE}) == {"coins": THREE}
-
-
-def test_every_rank_is_told_what_was_measured(tmp_path):
-    builder = CoinBuilder()
-    request = request_of(measuring(builder), coin_job("other", index=1), output_dir=str(tmp_path / "out"))
-    ranks = start_on(["cpu", "cpu"], request)
-    told = []
-    for rank in ranks:
-        assert rank.attempt is not None
-        measured, other = settled_jobs(request.jobs, rank.attempt)
-        assert other.delays is None
-        told.append(measured.delays)
-        assert [entry.latency for entry in rank.attempt.jobs] == [told[-1], None]
-    assert told[0] == told[1] == ranks[0].plan.jobs[0].latency
-    assert told[0] is not None
-    assert len(builder.built) == 1
 
 
 def test_one_slow_query_does_not_decide_how_late_answers_are():

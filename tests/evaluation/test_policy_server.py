@@ -311,24 +311,19 @@ def test_a_job_promises_its_bits_and_says_what_it_took_of_the_server(tmp_path, p
     assert 0 < used.calls < len(network.calls)
 
 
-class Ends(Observer):
-    """Ends a server for good after some steps."""
-
-    sees_pictures = False
-
-    def __init__(self, place: Socket, serving) -> None:
-        self._place, self._serving, self._left = place, serving, 3
-
-    def on_step(self, environment, transition):
-        self._left -= 1
-        if self._left == 0:
-            self._serving.close()
-            self._place.listening.close()
-
-
 def test_the_end_of_the_rank_with_the_server_leaves_the_episodes_under_way_missing(tmp_path, place):
-    serving = place.serve(**{key_of_coins(): RandomNetwork})
-    report = run_job(tmp_path, place.address, [Ends(place, serving)])
+    serving, left = place.serve(**{key_of_coins(): RandomNetwork}), [3]
+
+    class Ends(Observer):
+        sees_pictures = False
+
+        def on_step(self, environment, transition):
+            left[0] -= 1
+            if left[0] == 0:
+                serving.close()
+                place.listening.close()
+
+    report = run_job(tmp_path, place.address, [Ends()])
     assert report.status is ReportedStatus.FAILED
     assert "the rank that ran the policy server" in str(report.error)
     assert [file.read_text() for file in tmp_path.glob("coins/*.jsonl")] == [""]

@@ -231,17 +231,6 @@ def test_the_state_of_another_model_is_a_difference_at_the_start_and_a_changed_a
     assert str(differences(build("reach"), [changed])[0]).startswith("at control step 3: states/articulation/")
 
 
-def test_actions_beyond_the_end_of_the_episode_are_a_difference(tmp_path):
-    (recorded,) = record(tmp_path, ScriptedEnvironment(1, endings=("success",)), PushPolicy(), 1)
-    length = len(recorded.arrays["actions"])
-    twice = {
-        name: array if name.startswith("initial") else np.concatenate([array, array])
-        for name, array in recorded.arrays.items()
-    }
-    found = differences(ScriptedEnvironment(1, endings=("success",)), [replace(recorded, arrays=twice)])
-    assert found[0] == f"at the end: num_samples was {2 * length}, is now {length}"
-
-
 def test_actions_that_do_not_fit_are_refused(tmp_path):
     recorded = record(tmp_path, ScriptedEnvironment(1), PushPolicy(), 1)
     with pytest.raises(ArenaError, match=r"\(1 or more, 8\)"):
@@ -263,11 +252,3 @@ def test_a_sample_is_spread_over_the_jobs():
     assert {job: len(episodes) for job, episodes in sample.items()} == {"long": 3, "short": 2, "other": 3}
     assert all(set(episodes) <= set(FINISHED[job]) for job, episodes in sample.items())
     assert all(list(episodes) == sorted(set(episodes)) for episodes in sample.values())
-
-
-def test_fewer_episodes_than_jobs_come_from_jobs_drawn_at_random():
-    jobs = {f"job{number}": list(range(9)) for number in range(20)}
-    first, second = (draw_sample(jobs, 5, seed=seed) for seed in (1, 2))
-    assert len(first) == len(second) == 5
-    assert first.keys() != second.keys()
-    assert draw_sample(jobs, 5, seed=1) == first

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.evaluation.batching import answers_follow_from_examples, made_up, probe_policy, unlike_itself
+from isaaclab_arena.evaluation.batching import made_up, probe_policy, unlike_itself
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -17,7 +17,6 @@ from tests.environments.gym.gym_running import build
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy, SurePolicy
 
-MAX_CALLS = 5
 """Most calls for a batch of one size: two arrangements of two steps, and one of one step."""
 
 
@@ -144,32 +143,6 @@ def test_a_policy_whose_env_slots_depend_on_places_or_neighbours_fails(rule, bat
     assert not passes(Spoilt(), batch, batch)
 
 
-def test_what_a_policy_remembers_of_an_example_may_move_with_it_but_not_stay_behind():
-    class Adding(Echo):
-        def reset(self, env_ids=None):
-            if env_ids is None:
-                self.sums = None
-            elif self.sums is not None and self.forgets:
-                self.sums[env_ids] = 0.0
-
-        def get_action(self, env, observation):
-            seen = super().get_action(env, observation)
-            self.sums = seen if self.sums is None else self.sums + seen * self.scale(env)
-            return self.sums
-
-        sums, forgets = None, True
-
-        def scale(self, env):
-            return torch.ones(env.num_envs, 1)
-
-    class Lopsided(Adding):
-        def scale(self, env):
-            return 1.0 + torch.arange(env.num_envs)[:, None]
-
-    assert passes(Adding())
-    assert not passes(Lopsided())
-
-
 def test_only_the_env_slots_that_are_asked_for_together_are_moved():
     """A model that is asked for a few env slots at a time is not asked for all of the environment."""
     started = []
@@ -251,35 +224,3 @@ def test_made_up_observations_are_of_the_types_and_within_the_bounds_that_are_an
     assert made["camera_obs"]["front"].max() > 250
     again = made_up(spec, 60, np.random.default_rng(1), CPU)
     assert torch.equal(again["policy"]["free"], policy["free"])
-
-
-class Answering:
-    """Answers each example with what ``rule`` makes of all of them in order, and counts how often it was asked."""
-
-    def __init__(self, rule):
-        self.rule = rule
-        self.num_calls = 0
-        self.arrangements = []
-
-    def __call__(self, examples, num_steps):
-        self.arrangements.append(examples)
-        self.num_calls += num_steps
-        values = torch.tensor([1.0 + example / 7 for example in examples])
-        return [torch.stack((values, self.rule(values + step)), dim=1) for step in range(num_steps)]
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64])
-def test_answers_of_any_type_are_compared(dtype):
-    assert answers_follow_from_examples(Answering(lambda values: (values * 50).to(dtype)), 4)
-    assert not answers_follow_from_examples(Answering(lambda values: place(values).to(dtype)), 4)
-
-
-def test_examples_that_stand_alone_pass_in_five_calls_each_of_which_is_a_whole_batch_of_different_ones():
-    for batch in (*range(2, 20), 64, 100):
-        for rule in (lambda values: values * 3, lambda values: values * torch.nan):
-            asked = Answering(rule)
-            assert answers_follow_from_examples(asked, batch)
-            assert asked.num_calls == MAX_CALLS
-            for examples in asked.arrangements:
-                assert len(set(examples)) == batch
-                assert set(examples) <= set(range(batch + (batch + 1) // 2))

@@ -161,9 +161,6 @@ def test_a_job_that_says_bitwise_is_the_same_bits_on_one_rank_and_on_two(tmp_pat
     assert_what_is_said_is_true(tmp_path, make(tmp_path))
 
 
-ENVIRONMENT = CoinEnvironment(CoinConfig(), 1)
-
-
 @dataclass
 class World:
     """Time as it passes, and kernels as they come."""
@@ -210,27 +207,3 @@ def test_every_second_until_the_first_step_belongs_to_one_part_and_those_of_kern
         first_reset_s=0.5,
         first_step_s=1.0,
     )
-
-
-WARM = {"compile_s": 14.0, "load_s": 0.3}
-IN_WORDS = "kernels compiled 14.0 s, kernels loaded 0.3 s, environment 0.8 s"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "kernels", "level", "words"),
-    [(0.2, {}, "DEBUG", "environment 0.2 s"), (14.0, {}, "INFO", "environment 14.0 s"), (15.1, WARM, "INFO", IN_WORDS)],
-)
-def test_a_long_start_is_told_once_on_the_screen_and_every_one_in_the_log(caplog, seconds, kernels, level, words):
-    """Parts that took no time are left out."""
-    world = World()
-    clock = world.clock(import_s=0.1)
-    world.passes(seconds, **kernels)
-    clock.finish(StartUpPart.ENVIRONMENT)
-    clock.finish(StartUpPart.FIRST_RESET)
-    world.passes(0.04)
-    with caplog.at_level(logging.DEBUG):
-        make_a_step(clock)
-        make_a_step(clock)
-    (record,) = caplog.records
-    told = f"start-up of job 'lift': imports 0.1 s, {words}, first step 0.04 s"
-    assert (record.levelname, record.getMessage()) == (level, told)

@@ -15,9 +15,8 @@ from isaaclab_arena.evaluation.builds import settle_served_model
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.policy.catalog import function_policy_class
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from isaaclab_arena.storage.commits import read_commits
@@ -198,33 +197,21 @@ def test_a_job_limited_by_steps_says_how_many_episodes_were_cut(tmp_path):
 
 
 def test_a_job_without_a_length_takes_the_policys(tmp_path):
-    class Short(ShrugPolicy):
-        def num_episodes(self):
-            return 3
-
-    class Timed(ShrugPolicy):
-        def has_length(self):
-            return True
-
-        def length(self):
-            return 30
-
+    short = shrugging(num_episodes=lambda self: 3)
+    timed = shrugging(has_length=lambda self: True, length=lambda self: 30)
     runner = JobRunner(settings(tmp_path))
-    assert runner.run(job("three", policy_class=Short, num_episodes=None)).num_episodes == 3
-    assert runner.run(job("thirty", policy_class=Timed, num_episodes=None)).env_steps == 30 * 4
+    assert runner.run(job("three", policy_class=short, num_episodes=None)).num_episodes == 3
+    assert runner.run(job("thirty", policy_class=timed, num_episodes=None)).env_steps == 30 * 4
     assert "neither num_episodes nor num_steps" in str(runner.run(job("endless", num_episodes=None)).error)
 
 
 def test_a_policy_with_nothing_left_to_play_is_asked_before_the_first_episode(tmp_path):
-    class FourOnly(ShrugPolicy):
-        def can_play(self, episode_index):
-            return episode_index < 4
-
+    four_only = shrugging(can_play=lambda self, episode_index: episode_index < 4)
     runner = JobRunner(settings(tmp_path))
-    report = runner.run(job("five", policy_class=FourOnly, num_episodes=5))
+    report = runner.run(job("five", policy_class=four_only, num_episodes=5))
     assert str(report.error).endswith("episode 4")
     assert report.env_steps == 0
-    assert runner.run(job("steps", policy_class=FourOnly, num_steps=10_000)).status is ReportedStatus.COMPLETED
+    assert runner.run(job("steps", policy_class=four_only, num_steps=10_000)).status is ReportedStatus.COMPLETED
     assert len(committed(tmp_path, "steps")) == 4
 
 
@@ -305,21 +292,12 @@ def test_the_dataset_is_in_place_when_the_report_of_a_job_is_written(tmp_path):
     runner.close()
 
 
-class Picky(PolicyBase[PolicyCfg]):
-    """Acts in no environment, and says so."""
-
-    config_class = PolicyCfg
-    num_calls = 0
-
-    def check_environment(self, env: Environment) -> None:
-        raise ConfigError(Problem("there is no camera 'front'", key="pov_cam_name_sim"))
-
-    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        raise AssertionError("it must not be asked")
+def refuse(self, env) -> None:
+    raise ConfigError(Problem("there is no camera 'front'", key="pov_cam_name_sim"))
 
 
 def test_a_job_whose_policy_does_not_fit_its_environment_fails_before_the_first_step(tmp_path):
-    report = JobRunner(settings(tmp_path)).run(coin_job(policy_class=Picky))
+    report = JobRunner(settings(tmp_path)).run(coin_job(policy_class=shrugging(check_environment=refuse)))
     assert report.status is ReportedStatus.FAILED
     assert str(report.error).startswith("ConfigError: pov_cam_name_sim")
     assert report.env_steps == 0
@@ -362,14 +340,6 @@ class ReadsStart(ShrugPolicy):
         assert all(start.language_instruction for start in starts)
 
 
-class ReadsLater(ShrugPolicy):
-    """Reads it when it first acts."""
-
-    def get_action(self, env, observation):
-        assert all(start.language_instruction for start in self.starts)
-        return super().get_action(env, observation)
-
-
 replays = shrugging(num_episodes=lambda self: 4)
 """Plays four recorded episodes, whatever they ask for."""
 
@@ -394,9 +364,7 @@ def test_a_policy_that_reads_no_episodes_words_is_named_with_what_it_missed(tmp_
     assert caplog.text.count(remark) == 1
 
 
-@pytest.mark.parametrize(
-    "policy_class", [ReadsStart, ReadsLater, Insists, replays, ZeroActionPolicy, RandomActionPolicy]
-)
+@pytest.mark.parametrize("policy_class", [ReadsStart, Insists, replays, ZeroActionPolicy, RandomActionPolicy])
 def test_a_policy_that_reads_them_or_follows_no_words_of_theirs_is_not(tmp_path, policy_class):
     assert remarks(tmp_path, policy_class) == ()
 

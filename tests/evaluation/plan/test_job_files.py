@@ -13,19 +13,17 @@ import pytest
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.cli.main import main as command
 from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.config.schema import JobConfig, Question, SuiteMember
 from isaaclab_arena.environments.catalog import SUITES
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as limit_main
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.planning import interleaved_jobs, plan_run
-from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms, without_repeats
+from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from tests.end_to_end.launching import write_jobs
-from tests.evaluation.jobs import coin_job, config_of, request_of
+from tests.evaluation.jobs import config_of
 
 JOB_FILES = sorted(path for path in (Path(__file__).parents[3] / "jobs").iterdir() if path.is_file())
 ELSEWHERE = [path for path in JOB_FILES if "oc.env" in path.read_text()]
@@ -199,37 +197,3 @@ def test_every_job_is_cut_to_that_many_episodes_and_the_table_and_the_plan_say_s
     capsys.readouterr()
     assert limit_main([*typed, "--resume"]) == 2
     assert "--limit: was 3" in capsys.readouterr().err
-
-
-def task(name: str, *, entry: str = "mine") -> JobConfig:
-    suite = SuiteMember(name=entry, suite="kitchen", task=name)
-    return config_of(f"cook:{name}", name=f"{entry}-{name}", suite=suite)
-
-
-def problem(message: str, *, job: str = "mine-a", key: str | None = "environment") -> Problem:
-    return Problem(message, job=job, key=key)
-
-
-OPEN, LID = task("open"), problem("no lid")
-
-
-def test_what_all_tasks_of_a_suite_lack_is_told_of_the_first():
-    found = [(task(name), problem(f"'{name}' needs cook", job=f"mine-{name}")) for name in ("open", "close", "pour")]
-    assert without_repeats(found) == [
-        problem("'open' needs cook (the same for 2 other tasks of suite 'kitchen')", job="mine-open")
-    ]
-    assert without_repeats(found[:2])[0].message.endswith("(the same for another task of suite 'kitchen')")
-
-
-TURNS_JOBS = [coin_job(f"job{index}", index=index, num_envs=index + 1) for index in range(4)]
-QUESTIONS = (
-    Question(name="q", jobs=("job3", "job1"), max_episodes=10),
-    Question(name="b", jobs=("job0",), max_episodes=9),
-)
-
-
-def test_compared_jobs_take_turns_and_go_where_the_first_of_them_goes():
-    assert interleaved_jobs(TURNS_JOBS, QUESTIONS) == {1: (1, 3), 3: (1, 3)}
-    request = request_of(*TURNS_JOBS, questions=QUESTIONS)
-    plan = plan_run(request, 4, ["cpu"] * 4, run_id="run", contents={})
-    assert [job.rank for job in plan.jobs] == [0, 1, 2, 1]

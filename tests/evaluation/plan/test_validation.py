@@ -23,12 +23,11 @@ from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg, load_trained
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
 from isaaclab_arena.registry import Registry
 from isaaclab_arena.storage.episodes import list_episodes, read_episode
 from isaaclab_arena.storage.ledger import RunPlan, read_plan_copy, read_run_plan, write_run_plan
-from tests.environments.building import ALL_ENVIRONMENTS, CPU, FLOOR_ENVIRONMENTS, build, build_on_the_floor, episode
+from tests.environments.building import ALL_ENVIRONMENTS, CPU, build, build_on_the_floor, episode
 from tests.evaluation.jobs import coin_job, request_of
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
 from tests.pretend_backend import pretended_environments, there
@@ -110,19 +109,6 @@ def job(**changes: Any) -> JobConfig:
     )
 
 
-def test_a_good_job_gets_its_builder_and_classes(environments):
-    config = job(environment_args={"success_rate": 1, "success_step": 5}, policy_config_dict={"action": "nan"})
-
-    [resolved] = resolve_jobs([config])
-
-    assert resolved.config is config
-    assert resolved.builder is environments.get("coin")
-    assert resolved.environment_config == CoinConfig(success_rate=1.0, success_step=5)
-    assert resolved.policy_class is ShrugPolicy
-    assert resolved.policy_options == {"action": "nan"}
-    assert resolved.environment_config.success_step == 5
-
-
 @pytest.mark.parametrize(
     ("changes", "key", "message"),
     [
@@ -171,25 +157,6 @@ def test_a_job_that_cannot_run_is_refused_with_file_job_and_key(changes, key, me
     assert message in problem.message
 
 
-def test_every_problem_of_every_job_is_told_at_once():
-    jobs = [
-        job(environment="cion", policy_type="zero_acton"),
-        job(name="same", environment="cion"),
-        job(name="good"),
-        job(name="b", environment_args={"x": 1, "y": 2}, policy_config_dict={"z": 3}),
-    ]
-    with pytest.raises(ConfigError) as refused:
-        resolve_jobs(jobs)
-    assert [(problem.job, problem.key) for problem in refused.value.problems] == [
-        ("a", "arena_env_args.environment"),
-        ("a", "policy_type"),
-        ("same", "arena_env_args.environment"),
-        ("b", "arena_env_args.x"),
-        ("b", "arena_env_args.y"),
-        ("b", "policy_config_dict.z"),
-    ]
-
-
 def test_the_number_of_env_slots_and_the_command_line_reach_policies_that_have_such_options():
     network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=4)
     jobs = [network, replace(network, num_envs=2), job(num_envs=4)]
@@ -200,17 +167,6 @@ def test_the_number_of_env_slots_and_the_command_line_reach_policies_that_have_s
     assert options == [{**asked, "num_envs": 4}, {**asked, "num_envs": 2}, {}, {"anything": 1}]
     [found] = resolve_jobs([network], policy_batch=64)
     assert found.policy_options["num_envs"] == 64, "it is always asked on that batch"
-
-
-def test_more_env_slots_than_the_batch_are_refused_unless_the_policy_needs_no_batch():
-    network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=65)
-    zero = job(name="zero", policy_type="zero_action", num_envs=65)
-    with pytest.raises(ConfigError) as refused:
-        resolve_jobs([network, zero], policy_batch=64)
-
-    [problem] = refused.value.problems
-    assert (problem.job, problem.key) == (network.name, "arena_env_args.num_envs")
-    assert "65 env slots exceed --policy_batch 64" in problem.message
 
 
 @pytest.mark.parametrize(
@@ -400,12 +356,6 @@ def assert_the_same(played: Recording, expected: Recording) -> None:
 
 def assert_alike(directory: Path, name: str, make: Callable[[], PolicyBase], **options: Any) -> None:
     assert_the_same(*(recorded(directory, name, make(), device, **options) for device in (GPU, CPU)))
-
-
-@pytest.mark.usefixtures("_physics_on_the_gpu")
-@pytest.mark.parametrize("name", FLOOR_ENVIRONMENTS)
-def test_random_actions_move_machines_there_as_they_do_here(tmp_path, name):
-    assert_alike(tmp_path, name, RandomActionPolicy)
 
 
 @pytest.mark.usefixtures("_physics_on_the_gpu")

@@ -93,13 +93,6 @@ def test_others_make_the_same_number_of_steps_however_long_a_reset_takes_then_it
     assert environment.said[begun + 1 : waited + 1] == [step, step, ("finish", [0])]
 
 
-def test_no_step_is_waited_for_where_no_other_episode_is_under_way():
-    environment = Lasting(1)
-    rollout(environment, PushPolicy(), episodes(2), [])
-    step, once = ("step", []), [("begin", [0]), ("finish", [0])]
-    assert environment.said == [*once, *[step] * 3, *once, *[step] * 8]
-
-
 def test_nothing_is_begun_early_where_steps_are_counted():
     environment = Lasting(2)
     rollout(environment, PushPolicy(), episodes(40), [], limits=RolloutLimits(max_steps=12))

@@ -16,7 +16,7 @@ from isaaclab_arena.environments.events import FloorFacts, floor_progress_of
 from isaaclab_arena.environments.mdp.task import FloorTask
 from isaaclab_arena.environments.tasks.walk_humanoid import JOINTS
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Conditions, EpisodeEvents, EpisodeRecord, Outcome
@@ -127,20 +127,10 @@ class KeptMoments(Observer):
 NUM_EPISODES = 40
 
 
-def one_after_the_other(make: type[ScriptedEnvironment], *observers: Observer) -> None:
-    rollout(make(4), PushPolicy(), push_episodes(NUM_EPISODES), observers)
-
-
-def in_turns(make: type[ScriptedEnvironment], *observers: Observer) -> None:
-    groups = [EnvGroup(environment=make(size), policy=PushPolicy()) for size in (3, 1)]
-    pipelined_rollout(groups, push_episodes(NUM_EPISODES), observers)
-
-
-@pytest.mark.parametrize("drive", [one_after_the_other, in_turns])
-def test_an_episode_that_is_solved_at_its_start_ends_there_and_no_other_changes(drive):
+def test_an_episode_that_is_solved_at_its_start_ends_there_and_no_other_changes():
     usual, notebook, log = Notebook(), Notebook(), ActionLog()
-    drive(ScriptedEnvironment, usual)
-    drive(SolvedEnvironment, notebook, log)
+    rollout(ScriptedEnvironment(4), PushPolicy(), push_episodes(NUM_EPISODES), [usual])
+    rollout(SolvedEnvironment(4), PushPolicy(), push_episodes(NUM_EPISODES), [notebook, log])
     expected = {record.episode.episode_index: record for record in usual.records}
     found = {record.episode.episode_index: record for record in notebook.records}
     assert sorted(found) == sorted(expected) == list(range(NUM_EPISODES))

@@ -3,18 +3,15 @@
 import dataclasses
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from yaml.resolver import BaseResolver
 
-from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.environments.catalog import CUBE, OBJECTS
 from isaaclab_arena.environments.tasks.grasping import REACH
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job import (
     ContentReader,
     contents_of_jobs,
@@ -22,14 +19,11 @@ from isaaclab_arena.evaluation.job import (
     modules_of_object,
     source_files,
 )
-from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.run_start import common_directory
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.sim.scene import ASSETS
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, content_hash
 from isaaclab_arena.storage.ledger import make_output_directory
-from tests.distributed.threads import ranks_in_threads
 from tests.environments.six_axis import DESCRIPTION, MJCF
 from tests.evaluation.jobs import coin_job, config_of
 from tests.fakes import ShrugPolicy
@@ -43,35 +37,6 @@ def test_a_way_up_in_a_name_makes_no_directory_on_the_way_and_leads_where_a_link
     (tmp_path / "b" / "inner").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "b" / "inner")
     assert make_output_directory(output_dir="link/../out", output_base_dir="") == tmp_path / "b" / "out"
-
-
-def seen_by_each(made: Path, options: Sequence[RunOptions]) -> list[str]:
-    """Finding of each rank, or the message of its error."""
-
-    def look(ranks: Ranks) -> str:
-        rank = ranks.context.rank
-        try:
-            return str(common_directory(ranks, options[rank], None if rank else made, delay_s=0.0))
-        except ConfigError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(len(options)) as threads:
-        return list(threads.map(look, ranks_in_threads(len(options))))
-
-
-def named(*directories: Path) -> list[RunOptions]:
-    return [RunOptions(output_dir=str(each)) for each in directories]
-
-
-def test_nodes_that_do_not_see_it_are_named_by_all_ranks_with_the_two_ways_out_though_not_all_of_many(tmp_path):
-    (tmp_path / "out").mkdir()
-    asked = named(tmp_path / "out", *[tmp_path / "own"] * 11, tmp_path / "out")
-    (said,) = {*seen_by_each(tmp_path / "out", asked)}
-    assert all(part in said for part in ("--output_dir", "rank 1 on", "rank 8 on", "and 3 more", "--cluster ray"))
-    assert "rank 9 on" not in said
-    assert "rank 12" not in said
-    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
-    assert list((tmp_path / "out").iterdir()) == []
 
 
 CARTPOLE = Path("models/cartpole")

@@ -223,11 +223,6 @@ def test_a_run_with_more_episodes_ends_as_one_that_had_them_from_the_start_also_
     assert len(read_attempts(tmp_path / "out")[0]) == 3
 
 
-def test_a_run_may_not_be_divided_otherwise(tmp_path):
-    assert resuming_run(tmp_path, sure(6, num_rebuilds=2)) == 0
-    assert "num_episodes: was 6" in refused(tmp_path, sure(8, num_rebuilds=2))
-
-
 def interrupted(output_directory: Path, *jobs: Job, keep: int = 2) -> None:
     """Leave what a run leaves that is killed when it has committed some episodes."""
     resuming_run(output_directory, *jobs)
