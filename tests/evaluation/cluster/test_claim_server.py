@@ -1,8 +1,7 @@
 """The claim server of a run on a cluster, asked by ranks that write in directories of their own."""
 
 import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,24 +24,14 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest, divided_jobs
 from isaaclab_arena.interfaces.episode import Outcome, of_ranges
 from isaaclab_arena.storage.commits import CommitLine, line_text, read_commits
-from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.ledger import Attempt, JobState, ReportedStatus, read_job_reports
+from isaaclab_arena.storage.ledger import JobState, ReportedStatus, read_job_reports
 from tests.evaluation.jobs import coin_job
+from tests.results.evidence import attempt, commit_lines
 
 JOB = coin_job("coins", num_episodes=8)
 REQUEST = RunRequest(jobs=(JOB,), config_hash="", source_file=None, command_line=(), options=RunOptions())
-ATTEMPT = Attempt(
-    number=1,
-    run_id="run",
-    started_at="",
-    command_line=(),
-    assignment="dynamic",
-    world_size=2,
-    devices=("cpu", "cpu"),
-    versions={},
-    git_revision=None,
-    machine=Node(host="here", cpu="", cores=1, platform=""),
-    jobs=(JobState(job="coins"),),
+ATTEMPT = attempt(
+    run_id="run", assignment="dynamic", world_size=2, devices=("cpu", "cpu"), jobs=(JobState(job="coins"),)
 )
 NEEDS = NodeNeeds(command_line=(), working_directory=None, jobs_hash="", contents={}, versions={}, cpus=1, gpus=0)
 ORDERS = RunOrders(run="run", needs=NEEDS, config_hash="", output_directory="", attempt=ATTEMPT, node_directory=None)
@@ -50,48 +39,26 @@ MEASURED = Measured(episodes=1, env_steps=10, seconds=0.1)
 
 
 def line_of(index: int, rank: int) -> CommitLine:
-    return CommitLine(
-        job="coins",
-        env_id=0,
-        episode_in_env=0,
-        language_instruction=None,
-        seed=0,
-        success=True,
-        length=1,
-        timestamp="",
-        episode_index=index,
-        outcome=None,
-        termination="",
-        episode_return=0.0,
-        rank=rank,
-        episode_seed=0,
-    )
+    (line,) = commit_lines("s", job="coins", rank=rank, first=index)
+    return line
 
 
 class Rank:
     """A rank as the claim server sees it; its node shares no directory with the run."""
 
     def __init__(
-        self,
-        claim_server: ClaimServer,
-        directory: Path,
-        rank: int,
-        life: int = 0,
-        request: RunRequest = REQUEST,
-        clock: Callable[[], float] = time.monotonic,
+        self, claim_server: ClaimServer, directory: Path, rank: int, life: int = 0, request: RunRequest = REQUEST
     ) -> None:
         self.life = Life(rank=rank, number=life)
         self.directory = directory
         (directory / "coins").mkdir(parents=True)
         (directory / "logs").mkdir()
-        self.asked: list[str] = []
 
         def ask(calls: Sequence[Call]):
-            self.asked.append(calls[0][0])
             return claim_server.ask(calls, self.life)
 
         jobs = divided_jobs(request.jobs, ATTEMPT)
-        self.ledger = RemoteLedger(ORDERS, self.life, jobs, ask, directory, is_own=True, clock=clock)
+        self.ledger = RemoteLedger(ORDERS, self.life, jobs, ask, directory, is_own=True)
 
     def claim(self):
         claim = self.ledger.claim_next(None)

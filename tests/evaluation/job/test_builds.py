@@ -16,7 +16,6 @@ from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.queues import FixedShare
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.connections import Connections
-from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.interfaces.policy import PolicyTraits
 from isaaclab_arena.logs import KernelTimes
 from isaaclab_arena.storage.commits import read_commits
@@ -174,16 +173,6 @@ class World:
 
     def clock(self, import_s: float | None = 2.0) -> StartUpClock:
         return StartUpClock("lift", import_s=import_s, now_s=lambda: self.now_s, kernels=lambda: self.kernels)
-
-
-def make_a_step(clock: StartUpClock) -> None:
-    observation = ENVIRONMENT.reset(torch.tensor([0]), [{"coin.heads": 0, "coin.number": 0}])
-    clock.on_episode_start(ENVIRONMENT, [], observation)
-    action = torch.zeros(1, 2)
-    step = ENVIRONMENT.step(action)
-    running = torch.tensor([True])
-    made = Transition(running=running, num_running=1, observation=observation, action=action, step=step)
-    clock.on_step(ENVIRONMENT, made)
 
 
 def test_every_second_until_the_first_step_belongs_to_one_part_and_those_of_kernels_to_them():

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.config.loading import load_jobs_file, read_jobs
+from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.schema import JobConfig, JobDefaults
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
@@ -28,7 +28,7 @@ from isaaclab_arena.registry import Registry
 from isaaclab_arena.storage.episodes import list_episodes, read_episode
 from isaaclab_arena.storage.ledger import RunPlan, read_plan_copy, read_run_plan, write_run_plan
 from tests.environments.building import ALL_ENVIRONMENTS, CPU, build, build_on_the_floor, episode
-from tests.evaluation.jobs import coin_job, request_of
+from tests.evaluation.jobs import coin_job, config_of, request_of
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
 from tests.pretend_backend import pretended_environments, there
 from tests.pretend_gpu import GPU, PretendGpu
@@ -241,24 +241,12 @@ def test_only_a_job_that_has_recorded_nothing_may_have_another_policy():
     assert revised.jobs[0].policy_config == {"action": "nan"}
 
 
-def test_the_task_is_the_jobs_label_or_else_what_is_to_be_done_in_its_environment(tmp_path):
-    blocks = [
-        {"name": "a", "policy_type": "zero_action", "arena_env_args": {"environment": "lift_object", "object": "can"}},
-        {"name": "b", "policy_type": "zero_action", "arena_env_args": {"environment": "cartpole"}},
-        {
-            "name": "c",
-            "policy_type": "zero_action",
-            "arena_env_args": {"environment": "reach"},
-            "labels": {"task": "t"},
-        },
-    ]
-    path = tmp_path / "jobs.json"
-    path.write_text(json.dumps({"defaults": {"num_episodes": 1}, "jobs": blocks}))
-    jobs = resolve_jobs(load_jobs_file(path).jobs, file=str(path))
+def test_the_task_is_the_jobs_label_or_else_what_is_to_be_done_in_its_environment():
+    can = config_of("lift_object", environment_args={"object": "can"})
+    jobs = resolve_jobs([can, config_of("cartpole", name="b"), config_of("reach", name="c", labels={"task": "t"})])
     lift, balance, labelled = (entry.task for entry in plan_of(*jobs).jobs)
-    assert lift == "pick up the blue can and lift it"
+    assert (lift, labelled) == ("pick up the blue can and lift it", "t")
     assert balance not in (None, "cartpole")
-    assert labelled == "t"
     assert [entry.task for entry in plan_of(coin_job("a")).jobs] == ["coins"], "it does not say"
 
 
