@@ -20,7 +20,6 @@ from isaaclab_arena.evaluation.heartbeat import (
     RankStatus,
     RankWatch,
     StatusPublisher,
-    fraction_done,
     in_a_thread,
     keep_showing,
     progress_line,
@@ -251,19 +250,6 @@ def test_the_time_left_follows_the_pace_of_the_job_that_is_under_way():
     behind = report_of(1, current_job="fast", episodes_done=10, episodes_total=100, job_episodes_total=20,
                        job_episodes_done=10, job_stepping_s=5.0)  # fmt: skip
     assert time_left_s([under_way, behind], 35.0) == pytest.approx(5.0 + 80 * 3.5)
-
-
-@pytest.mark.parametrize(
-    ("reports", "done"),
-    [
-        ([report_of(0, episodes_done=3, episodes_total=4, jobs_total=9)], 0.75),
-        ([report_of(0, jobs_done=1, jobs_total=4)], 0.25),
-        ([report_of(0, episodes_done=9, episodes_total=4)], 1.0),
-        ([], 0.0),
-    ],
-)
-def test_work_is_measured_in_episodes_or_else_in_jobs(reports, done):
-    assert fraction_done(reports) == done
 
 
 WHOLE: dict[str, Any] = {"jobs_total": 1, "episodes_done": 12_000, "episodes_total": 12_000, "current_job": "lift"}

@@ -434,27 +434,16 @@ def test_a_first_message_that_is_too_large_ends_the_conversation_before_it_is_re
             policy_client.received(connection, timeout_s=60.0)
 
 
-class HeldNetwork(RandomNetwork):
-    """Gives its first answer when it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_answer = threading.Event()
-
-    def answer(self, entries):
-        assert self.may_answer.wait(60.0)
-        return super().answer(entries)
-
-
 @pytest.mark.parametrize(("answer_timeout_s", "process_ends_s"), [(0.3, 60.0), (60.0, 0.6)])
 def test_a_silent_server_is_lost_before_the_process_ends_and_its_late_answer_is_not_that_to_the_next_query(
     place, answer_timeout_s, process_ends_s
 ):
-    held = HeldNetwork()
+    held = RefusingNetwork()
+    held.may_go_on.clear()
     place.serve(held=lambda: held, random=RandomNetwork)
     network = ServedNetwork(place.address, "held", answer_timeout_s=answer_timeout_s)
     with ended_in(lambda: process_ends_s), pytest.raises(PolicyLostError, match="in time"):
         answer_of(network)
-    held.may_answer.set()
+    held.may_go_on.set()
     seeds = np.arange(3) + 9
     assert answer_of(network, seed=seeds) == answer_of(ServedNetwork(place.address, "random"), seed=seeds)

@@ -263,19 +263,6 @@ def test_rebuilds_share_the_episodes_out_and_build_every_group_anew(tmp_path, pi
     assert sorted(line["episode_index"] for line in lines) == list(range(10))
 
 
-def test_groups_are_kept_for_the_next_job_that_asks_for_the_same_and_a_single_env_slot_is_not_divided(tmp_path):
-    builder = CoinBuilder()
-    runner = JobRunner(settings(tmp_path, pipeline=2))
-    runner.run(job("first", builder))
-    runner.run(job("second", builder, seed=1))
-    assert len(builder.built) == 2
-    runner.run(job("smaller", builder, num_envs=3))
-    assert [(each.num_envs, each.closed) for each in builder.built] == [(2, False), (2, True), (1, False)]
-    runner.run(job("single", builder, num_envs=1))
-    assert [(each.num_envs, each.closed) for each in builder.built[2:]] == [(1, True), (1, False)]
-    runner.close()
-
-
 def test_how_env_slots_are_divided_decides_what_comes_out_unless_batches_have_one_size():
     assert RunOptions(pipeline=2).result_settings()["pipeline"] == 2
     assert RunOptions(pipeline=2, deterministic=True).result_settings()["pipeline"] is None

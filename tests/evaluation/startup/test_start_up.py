@@ -4,7 +4,7 @@ import dataclasses
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,18 +51,17 @@ from tests.training.learning import small_config
 JOB = {"name": "c", "arena_env_args": {"environment": "cartpole"}, "policy_type": "zero_action"}
 
 
-def agree(*versions: dict[str, str]) -> None:
+def agree(check: Callable[[Ranks, Any], None], *held: Any) -> None:
     with ThreadPoolExecutor() as threads:
-        for verdict in threads.map(agree_on_versions, ranks_in_threads(len(versions)), versions):
-            assert verdict is None
+        list(threads.map(check, ranks_in_threads(len(held)), held))
 
 
 def test_ranks_with_the_same_packages_agree_and_one_with_another_version_is_named():
     held = {"mujoco": "4.0.0", "torch": "2.13.0"}
-    agree(held, dict(reversed(held.items())))
+    agree(agree_on_versions, held, dict(reversed(held.items())))
     for other in ({"mujoco": "4.0.1"}, {}):
         with pytest.raises(ConfigError, match=r"mujoco \(rank 0: 4\.0\.0, rank 1: "):
-            agree({"mujoco": "4.0.0"}, other)
+            agree(agree_on_versions, {"mujoco": "4.0.0"}, other)
 
 
 def refusal_of(requests: list[RunRequest]) -> str:
@@ -100,20 +99,15 @@ def test_ranks_that_act_on_others_than_rank_0_are_refused_before_the_run_has_a_d
     assert not (tmp_path / "out").exists()
 
 
-def agree_on(*contents: dict[str, Contents]) -> None:
-    with ThreadPoolExecutor() as threads:
-        list(threads.map(agree_on_contents, ranks_in_threads(len(contents)), contents))
-
-
 def test_machines_agree_on_their_files_and_the_one_with_another_checkpoint_is_named():
     held, elsewhere, other = (
         {"lift": Contents(policy={"checkpoint_path model_300.pt": digit * 64}, checkpoint=f"{where}/model_300.pt")}
         for digit, where in (("1", "here"), ("1", "there"), ("2", "here"))
     )
-    agree_on({}, {})
-    agree_on(held, {}, elsewhere)
+    agree(agree_on_contents, {}, {})
+    agree(agree_on_contents, held, {}, elsewhere)
     with pytest.raises(ConfigError) as refused:
-        agree_on(held, {}, other)
+        agree(agree_on_contents, held, {}, other)
     (problem,) = map(str, refused.value.problems)
     assert problem.startswith("rank 2 ")
     assert "was 111111111111, is now 222222222222" in problem
