@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import PolicyError, UnannouncedPictureError
-from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.serving import (
     Begun,
     HostedPolicy,
@@ -86,17 +85,15 @@ def showing(clock: float) -> dict[str, dict[str, np.ndarray]]:
     return {"policy": {"clock": np.array([clock], np.float32), "heads": np.zeros(1, np.float32)}}
 
 
-def played(session: HostSession, episode_index: int, clocks: Sequence[float], words: str | None = None) -> list:
+def played(session: HostSession, episode_index: int, clocks: Sequence[float]) -> list:
     """Return the actions of an episode of which a session shows the clock."""
-    session.start_episode(Episode(job="coins", episode_index=episode_index, seed=3), words)
+    session.start_episode(Episode(job="coins", episode_index=episode_index, seed=3))
     return [session.act(showing(clock)).action.tolist() for clock in clocks]
 
 
 @contextmanager
-def hosting(asked: type[PolicyBase] | Job, num_slots: int = 4, **options) -> Iterator[PolicyHost]:
-    """Host a policy of coins, or that of a job."""
-    job = asked if isinstance(asked, Job) else coin_job(policy_class=asked)
-    host = PolicyHost(HostedPolicy(job, num_slots), **options)
+def hosting(policy_class: type[PolicyBase], num_slots: int = 4, **options) -> Iterator[PolicyHost]:
+    host = PolicyHost(HostedPolicy(coin_job(policy_class=policy_class), num_slots), **options)
     try:
         yield host
     finally:
