@@ -138,10 +138,7 @@ def actions(policy: PolicyBase, num_envs: int, first: int = 0) -> dict[int, torc
 
 @pytest.mark.parametrize(
     ("meanwhile", "policy"),
-    [
-        *((meanwhile, NoisyChunks) for meanwhile in Meanwhile),
-        *((Meanwhile.HOLD, policy) for policy in (PushPolicy,)),
-    ],
+    [*((meanwhile, NoisyChunks) for meanwhile in Meanwhile), (Meanwhile.HOLD, PushPolicy)],
 )
 def test_what_an_episode_does_depends_on_nothing_but_the_episode(meanwhile, policy):
     alone = actions(late(policy(), UP_TO_TWO, meanwhile), 1)

@@ -447,3 +447,13 @@ def test_a_silent_server_is_lost_before_the_process_ends_and_its_late_answer_is_
     held.may_go_on.set()
     seeds = np.arange(3) + 9
     assert answer_of(network, seed=seeds) == answer_of(ServedNetwork(place.address, "random"), seed=seeds)
+
+
+def test_a_network_that_nobody_asks_is_let_go_of_when_another_is_wanted(place):
+    loads: list[str] = []
+    place.serve(**{name: lambda name=name: loads.append(name) or RandomNetwork() for name in "ab"})
+    first, second = ServedNetwork(place.address, "a"), ServedNetwork(place.address, "a")
+    first.close()
+    ServedNetwork(place.address, "b").close()
+    answer_of(second)
+    assert loads == ["a", "b"], "another client still asks the first"
