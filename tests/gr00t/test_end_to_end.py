@@ -17,7 +17,7 @@ from isaaclab_arena_gr00t.config import model_interface, stated_embodiments
 from tests.end_to_end.launching import command, episodes_table, jobs_table, run, write_jobs
 from tests.gr00t.fakes import write_yaml
 from tests.gr00t.panda_checkpoint import CONFIGS, save_panda_checkpoint, write_panda_yaml
-from tests.gr00t.policy import model_servers, test_openpi_remote_policy
+from tests.gr00t.policy import model_servers
 from tests.gr00t.servers import serving
 from tests.outsiders.cables import Cable, cable
 
@@ -117,7 +117,7 @@ class Homesick:
         return {}
 
 
-class HomesickPi(test_openpi_remote_policy.Pi):
+class HomesickPi(model_servers.Pi):
     """The same behind openpi's protocol."""
 
     def infer(self, request: dict[str, Any]) -> Any:
@@ -149,7 +149,7 @@ def served(wire: str, port: int = 0, *, dies_at: int = -1, hangs_at: int = -1) -
     if wire == "gr00t":
         server: Any = serving(Homesick(asked))
     elif wire == "openpi":
-        server = model_servers.talking(test_openpi_remote_policy.conversation(HomesickPi(asked)))
+        server = model_servers.talking(model_servers.conversation(HomesickPi(asked)))
     else:
         server = model_servers.talking(HomesickModel(asked).talk)
     with server as found, cable(found.port if wire == "gr00t" else found, port) as made:

@@ -35,11 +35,20 @@ from tests.gr00t.fakes import (
     network_answer,
     write_policy_yaml,
 )
-from tests.gr00t.policy.model_servers import Model, array, asking, packed, talking
-from tests.gr00t.policy.test_gr00t_remote_closedloop_policy import remote_policy
-from tests.gr00t.policy.test_openpi_remote_policy import Pi, PiWithoutMemory, conversation, policy_at
-from tests.gr00t.policy.test_vla_eval_remote_policy import policy_at as vla_eval_policy_at
-from tests.gr00t.servers import NetworkPolicy, serving
+from tests.gr00t.policy.model_servers import (
+    POLICIES,
+    Hook,
+    Model,
+    Pi,
+    array,
+    asking,
+    conversation,
+    openpi_at,
+    options_for,
+    packed,
+    serving_by,
+    vla_eval_at,
+)
 from tests.outsiders.cables import Cable, cable
 from tests.policy.playing import check_ranks_play_as_one, sharing
 from tests.pretend_gpu import GPU, PretendGpu
@@ -195,7 +204,7 @@ def test_a_model_that_knows_arrays_alone_is_asked_the_same_and_waits_once_for_al
 
 
 def test_a_policy_server_waits_once_for_each_request_and_never_to_learn_whose_chunk_is_used_up(gpu):
-    with asking(policy_at, conversation(Pi()), action_chunk_length=CHUNK) as policy:
+    with asking(openpi_at, conversation(Pi()), action_chunk_length=CHUNK) as policy:
         waits = waits_of(gpu, policy)
     assert waits == 2 * [NUM_ENVS, *[0] * (CHUNK - 1)]
 
@@ -205,8 +214,6 @@ def test_a_policy_server_waits_once_for_each_request_and_never_to_learn_whose_ch
 
 QUESTION = 4
 """The question at which a server is lost; both episodes have begun by then."""
-
-Hook = Callable[[], None]
 
 
 class VlaEvalServer(Model):
@@ -228,15 +235,8 @@ class VlaEvalServer(Model):
 @contextmanager
 def served(wire: str, asked: Hook, directory: Path) -> Iterator[tuple[Cable, PolicyBase]]:
     """Serve a policy of a protocol behind a cable; ``asked`` is called for each question, before it is answered."""
-    if wire == "gr00t":
-        with serving(NetworkPolicy(asked)) as server, cable(server.port) as line:
-            yield line, remote_policy(write_policy_yaml(directory), line.port)
-    elif wire == "openpi":
-        with talking(conversation(PiWithoutMemory(asked))) as port, cable(port) as line:
-            yield line, policy_at(line.port)
-    else:
-        with talking(VlaEvalServer(asked).talk) as port, cable(port) as line:
-            yield line, vla_eval_policy_at(line.port)
+    with serving_by(wire, asked, VlaEvalServer) as port, cable(port) as line:
+        yield line, POLICIES[wire].from_dict(options_for(wire, line.port, directory))
 
 
 class Played(Observer):
@@ -356,30 +356,8 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
 def test_what_is_no_action_is_an_error_of_the_policy(answer, message):
     model: Any = Model()
     model.answers = lambda heard, asked: answer(heard["seq"])
-    with asking(vla_eval_policy_at, model.talk) as policy, pytest.raises(PolicyError, match="vla-eval") as caught:
+    with asking(vla_eval_at, model.talk) as policy, pytest.raises(PolicyError, match="vla-eval") as caught:
         rollout(LimbEnvironment(1), policy, episodes(1), [])
     assert message in str(caught.value)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1000
-
-
-FIRST_ANSWERS: dict[str, tuple[bytes | str, str]] = {
-    "a later version": (packed("hello", {"protocol_version": 2}, 1), "the int '2'"),
-    "no version": (packed("hello", {}, 1), "the NoneType"),
-    "an action": (packed("action", {}, 1), "with 'action'"),
-    "an error": (packed("error", {"error": "no"}, 1), "failed: no"),
-    "text": ("hello", "sent text: hello"),
-}
-
-
-# The messages hold the time, which would be another in each process of the tests.
-@pytest.mark.parametrize(("first", "message"), FIRST_ANSWERS.values(), ids=FIRST_ANSWERS)
-def test_a_server_of_another_protocol_is_known_by_its_first_answer(first, message):
-    def talk(connection):
-        connection.send(first)
-        # A connection that is closed before the client's first message is a server that is busy.
-        connection.recv()
-
-    with talking(talk) as port, pytest.raises(PolicyError) as caught:
-        vla_eval_policy_at(port)
-    assert message in str(caught.value)

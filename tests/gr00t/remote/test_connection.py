@@ -1,19 +1,18 @@
-"""Connections to a policy server."""
+"""Connections to a policy server: time-outs, lost servers and odd answers, over real sockets."""
 
-import json
 import socket as sockets
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 
-from arena_wire.messages import DEFAULT_LIMITS, WireLimits
-from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
+from arena_wire.messages import DEFAULT_LIMITS
+from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.logs import ended_in
 from isaaclab_arena.remote.connection import PolicyServerConnection, ServerUnreachableError, SlotConnections
 from isaaclab_arena.remote.openpi import OpenpiRemotePolicyCfg
@@ -22,9 +21,6 @@ from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tCodec, Gr00tRemoteClosedloopPolicyArgs
 from tests.gr00t.servers import PONG, NetworkPolicy, ServerProcess, answering, serving
 from tests.outsiders.peers import DELIMITER, frame, pretending, read_answer
-from tests.policy.playing import refused
-
-# Time-outs, lost servers and odd answers, over real sockets.
 
 
 @contextmanager
@@ -58,26 +54,13 @@ def test_no_server_is_an_error_within_the_time_that_is_given(host, says):
 
 
 def test_something_else_that_listens_is_said_to():
-    def talk(listener: sockets.socket) -> None:
-        while True:
-            try:
-                other, _ = listener.accept()
-            except OSError:
-                return
-            with other, suppress(OSError):
-                other.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 10)
-                other.recv(1000)
+    def talk(other: sockets.socket) -> None:
+        other.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 10)
+        other.recv(1000)
 
-    with sockets.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=talk, args=(listener,))
-        thread.start()
-        with (
-            connected(listener.getsockname()[1], wait_for_server_s=0.5) as connection,
-            pytest.raises(ServerUnreachableError, match="does not speak ZeroMQ"),
-        ):
-            connection.wait_until_ready()
-        listener.shutdown(sockets.SHUT_RDWR)
-        thread.join()
+    another = pytest.raises(ServerUnreachableError, match="does not speak ZeroMQ")
+    with pretending(talk, introduce=False) as port, connected(port, wait_for_server_s=0.5) as connection, another:
+        connection.wait_until_ready()
 
 
 def test_a_server_that_starts_later_is_waited_for():
@@ -129,26 +112,9 @@ def test_a_model_that_takes_too_long_is_lost_before_the_process_would_be_ended(c
         assert "within 0.2 s" in caplog.text
 
 
-def test_a_wrong_token_is_a_mistake_of_the_users():
-    with serving(NetworkPolicy(), api_token="secret") as server:
-        for token in (None, "wrong"):
-            with connected(server.port, api_token=token) as connection, refused("remote_api_token_file"):
-                connection.wait_until_ready()
-        with connected(server.port, api_token="secret") as connection:
-            connection.wait_until_ready()
-
-
-def test_the_error_of_a_server_is_passed_on():
-    with serving(NetworkPolicy()) as server, connected(server.port) as connection:
-        with pytest.raises(PolicyError, match=r"'get_action': .*noise_seeds"):
-            connection.ask("get_action", {"observation": {}, "options": None})
-        connection.wait_until_ready()
-
-
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (b"garbage", "no msgpack"),
         (b"", "no msgpack"),
         (msgpack.packb({"a": {"__ModalityConfig_class__": True, "as_json": None}}), "modality"),
     ],
@@ -156,13 +122,6 @@ def test_the_error_of_a_server_is_passed_on():
 def test_an_answer_that_cannot_be_read_is_an_error_that_says_why(answer, says):
     with answering(answer) as port, connected(port) as connection, pytest.raises(PolicyError, match=f"{port} .*{says}"):
         connection.ask("get_action", {})
-
-
-@pytest.mark.parametrize("answer", [PONG, PONG * 10_000], ids=["somewhat", "much"])
-def test_an_answer_that_is_larger_than_it_may_be_is_refused(answer):
-    told, codec = pytest.raises(PolicyError, match="than the 36"), Gr00tCodec(limits=WireLimits(max_message_bytes=36))
-    with answering(answer) as port, connected(port, codec) as connection, told:
-        connection.ask("reset", {})
 
 
 def test_an_answer_that_comes_twice_is_not_taken_for_the_next_one():
@@ -179,26 +138,10 @@ def test_what_cannot_travel_is_refused_before_it_is_sent():
         connection.ask("get_action", {"observation": {1, 2}})
 
 
-def test_a_server_that_comes_back_with_another_model_is_not_asked_on():
-    stated = {"model": "first", "model_sha256": "1" * 64, "package": "gr00t-small 0.1.0"}
-    with ExitStack() as stack:
-        with serving(NetworkPolicy(), serves=stated) as server:
-            connection = stack.enter_context(connected(server.port))
-            connection.wait_until_ready()
-            assert connection.stated == json.dumps(stated)
-        stack.enter_context(serving(NetworkPolicy(), serves={"model": "other"}, port=server.port))
-        with pytest.raises(PolicyLostError, match=r"first.* and states .*other"):
-            connection.ask("get_modality_config")
-
-
 # Where a policy server is, from the options of a job; both policies that ask one are told the same.
 
 
 OPTIONS = [Gr00tRemoteClosedloopPolicyArgs("policy.yaml"), OpenpiRemotePolicyCfg()]
-
-
-def changed(options: Any, **changes: Any) -> Any:
-    return type(options)(**{**vars(options), **changes})
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["gr00t", "openpi"])
@@ -219,23 +162,23 @@ def changed(options: Any, **changes: Any) -> Any:
     ],
 )
 def test_an_option_that_cannot_be_is_refused_by_its_key(tmp_path, monkeypatch, options, key, value, says):
+    def changed(**changes: Any) -> Any:
+        return type(options)(**{**vars(options), **changes})
+
     monkeypatch.chdir(tmp_path)
     Path("empty.txt").write_text("\n")
     Path("two.txt").write_text("open\nsesame\n")
     Path("picture.png").write_bytes(b"\x89PNG\xff")
     with pytest.raises(ConfigError) as refused:
-        server_address(changed(options, **{key: value}))
+        server_address(changed(**{key: value}))
     [problem] = refused.value.problems
     assert problem.key == key
     assert says in problem.message
     assert "sesame" not in str(refused.value)
     Path("token").write_text("sesame\n")
-    address = server_address(changed(options, remote_api_token_file="token"))
+    address = server_address(changed(remote_api_token_file="token"))
     assert address.api_token == "sesame"
     assert "sesame" not in repr(address)
-
-
-# What a server says of its model, as a line.
 
 
 def test_what_a_server_states_is_kept_short_harmless_and_in_order():
@@ -251,15 +194,20 @@ def test_what_a_server_states_is_kept_short_harmless_and_in_order():
 
 
 class SlowServer(Codec):
-    """Answers each question in its own time, one after the other, and remembers what it was asked."""
+    """Answers each question in its own time, one after the other, and fails over one of them.
+
+    Args:
+        times_s: How long each question takes.
+        remembers: Whether a question may not be asked again.
+        fails_at: Number of the question over which it fails, after which it takes no other.
+    """
 
     server, policy_type = "slow server", "slow"
 
-    def __init__(self, *times_s: float, remembers: bool = False) -> None:
+    def __init__(self, *times_s: float, remembers: bool = False, fails_at: int = -1) -> None:
         super().__init__(DEFAULT_LIMITS)
-        self.times_s, self.remembers = list(times_s), remembers
+        self.times_s, self.remembers, self.fails_at = list(times_s), remembers, fails_at
         self.asked: list[str] = []
-        self.takes = 1000  # so many questions
 
     def introduced(self, said: object) -> None: ...
 
@@ -267,6 +215,8 @@ class SlowServer(Codec):
         return f"{kind} {(payload or {})['slot']}".encode()
 
     def decode(self, said: Any) -> str:
+        if len(self.asked) == self.fails_at:
+            raise AnswerError("failed: no memory left")
         return said.decode()
 
 
@@ -276,7 +226,7 @@ class SlowChannel:
         self._said = [b"hello"]
 
     def send(self, request: bytes, timeout_s: float) -> None:
-        if len(self._server.asked) == self._server.takes:
+        if len(self._server.asked) == self._server.fails_at:
             raise ConnectionResetError("gone")
         self._server.asked.append(request.decode())
 
@@ -301,10 +251,6 @@ def asked(server: SlowServer, *numbers: int) -> list[str]:
     return answers
 
 
-def test_answers_that_together_come_in_time_are_waited_for():
-    assert asked(SlowServer(0.03, 0.03, 0.03), 3) == ["done"] * 3
-
-
 def test_the_last_answer_has_to_come_no_later_than_the_first():
     server = SlowServer(*[0.01] * 2, *[0.15] * 6, remembers=True)
     with pytest.raises(ServerUnreachableError, match=r"0.25 s"):
@@ -318,18 +264,8 @@ def test_answers_that_were_late_are_asked_for_once_more_all_at_once():
     assert server.asked == ["look 0", "look 1", "look 2", "look 1", "look 2"]
 
 
-class FailingServer(SlowServer):
-    """Fails over its third question, and takes no fourth."""
-
-    def decode(self, said: Any) -> str:
-        if len(self.asked) == 3:
-            raise AnswerError("failed: no memory left")
-        return super().decode(said)
-
-
 def test_what_a_server_says_before_it_ends_is_told_although_a_later_question_found_it_gone():
-    server = FailingServer(0.0, 0.0, 0.0, remembers=True)
-    server.takes = 3
+    server = SlowServer(0.0, 0.0, 0.0, remembers=True, fails_at=3)
     with pytest.raises(PolicyError, match="failed: no memory left"):
         asked(server, 2, 2)
     assert server.asked == ["look 0", "look 1", "look 0"]
