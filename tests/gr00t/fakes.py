@@ -160,6 +160,33 @@ def network_answer(observation: Mapping[str, Any], noise_seeds: Sequence[int]) -
     return {"leg": out[..., :2].numpy(), "arm": out[..., 2:4].numpy(), "hand": out[..., 4:].numpy()}
 
 
+class RandomModel:
+    """Stands for a model package: a random network, whose last digits change with the size of a call.
+
+    Args:
+        honoured: Options of a query that it says it honours.
+    """
+
+    def __init__(self, *honoured: str) -> None:
+        self.honoured_options = honoured
+        self.sizes: list[int] = []
+
+    def get_modality_config(self) -> Any:
+        return MODALITIES
+
+    def get_dimensions(self) -> Any:
+        return DIMENSIONS
+
+    def get_action(self, observation: Any, options: Any = None) -> Any:
+        seeds = self.seeds(len(observation["state"]["arm"]), options)
+        self.sizes.append(len(seeds))
+        return network_answer(observation, seeds), {}
+
+    def seeds(self, batch_size: int, options: Any) -> list[int]:
+        """Seeds of the noise of each entry."""
+        return options["noise_seeds"]
+
+
 class LimbPolicy(ClosedloopPolicy[ClosedloopPolicyArgs]):
     """A closed loop around `network_answer` that remembers every query."""
 

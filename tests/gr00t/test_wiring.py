@@ -18,7 +18,7 @@ from isaaclab_arena_gr00t.config import (
     read_joint_order,
     read_policy_joints,
 )
-from isaaclab_arena_gr00t.observations import ModelInputs, Wiring, action_chunks, to_groups, wired
+from isaaclab_arena_gr00t.observations import ModelInputs, Wiring, wired
 from tests.gr00t.fakes import (
     ACTION,
     DIMENSIONS,
@@ -67,17 +67,6 @@ def refusals(*arguments: Any, **changes: Any) -> list[tuple[str | None, str]]:
 
 def groups(kind: str, **changes: list[str]) -> JointFiles:
     return files({**GROUPS, kind: {**GROUPS[kind], **changes}})
-
-
-def test_everything_is_found_by_its_name():
-    wiring = wire()
-    state_order = JOINTS + FINGERS
-    assert wiring.cameras == {"ego": "front", "aside": "side"}
-    assert wiring.state_terms == ("robot_joint_pos", "fingers")
-    for group, joints in GROUPS["state"].items():
-        assert [state_order[place] for place in wiring.state[group]] == joints
-    for group, joints in GROUPS["action"].items():
-        assert [ACTION[place] for place in wiring.action[group]] == joints
 
 
 def test_cameras_in_a_list_go_by_order_unless_they_have_the_names_of_the_video_keys():
@@ -225,23 +214,11 @@ def test_a_model_that_wants_what_is_not_given_is_refused(name, steps, keys, says
 # Joints and images, as a GR00T model names them.
 
 
-def test_what_was_taken_apart_comes_together_again():
-    positions = {"a": (3, 0), "b": (2,), "c": (1,)}
-    values = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0))
-    groups = {key: part.numpy() for key, part in to_groups(values, positions).items()}
-    wiring = Wiring(cameras={}, image_size=(1, 1), state_terms=(), state={}, action=positions, language_keys=())
-    assert torch.equal(action_chunks(groups, wiring, num_slots=2, chunk_length=5), values)
-
-
 def test_one_list_of_groups_serves_state_and_action_and_each_may_have_its_own(tmp_path):
     joints = read_policy_joints(write_yaml(tmp_path / "j.yaml", {"arm": ["b", "a"], "hand": ["c"]}))
     assert joints.state == joints.action == {"arm": ("b", "a"), "hand": ("c",)}
     joints = read_policy_joints(write_yaml(tmp_path / "j.yaml", GROUPS))
     assert (joints.state["hand"], joints.action["hand"]) == (("right_finger", "left_finger"), ("grip",))
-
-
-def test_the_order_of_a_simulation_is_that_of_its_positions_and_not_of_the_lines(tmp_path):
-    assert read_joint_order(write_yaml(tmp_path / "o.yaml", {"b": 1, "c": 2, "a": 0})) == ("a", "b", "c")
 
 
 @pytest.mark.parametrize(
@@ -304,14 +281,6 @@ def test_a_picture_keeps_its_aspect_between_black_bars():
     assert torch.equal(large[:, :, 2:6], torch.full((1, 8, 4, 3), 90, dtype=torch.uint8))
     assert large.sum() == 8 * 4 * 3 * 90
     assert resized_with_padding(images, height=10, width=20) is images
-
-
-def test_a_picture_does_not_depend_on_those_beside_it():
-    images = drawn(9, 13)
-    together = resized_with_padding(images, height=7, width=7)
-    assert all(
-        torch.equal(resized_with_padding(images[[index]], height=7, width=7)[0], together[index]) for index in range(5)
-    )
 
 
 def test_even_a_sliver_keeps_a_pixel():

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from isaaclab_arena.checkpoints import checkpoint_file
-from isaaclab_arena.errors import ConfigError, PolicyLostError
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.batching import on_fixed_batch
-from isaaclab_arena.evaluation.policy_server import Batcher
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.models import (
     ActionScaler,
@@ -24,7 +23,6 @@ from isaaclab_arena.models import (
     OnnxNetwork,
     PolicyNetwork,
     TorchScriptNetwork,
-    find_agent_file,
     forgotten,
     is_torchscript,
     load_network,
@@ -32,7 +30,6 @@ from isaaclab_arena.models import (
 )
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy
 from tests.fakes_environment import ScriptedEnvironment
-from tests.fakes_network import Desk
 from tests.models.trainings import (
     GAUSSIAN,
     NUM_ACTIONS,
@@ -321,15 +318,6 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_of_mjlab_is_read(tmp_path):
-    settings = read_agent_settings(written(tmp_path / "agent.yaml", MJLAB))
-    assert settings.observation_groups == ("actor",)
-    assert settings.clip_actions is None
-    assert settings.action_scaling is ActionScaling.AS_IS
-    class_path, activation, distribution = settings.network
-    assert (class_path, activation, distribution["class_name"]) == ("MLPModel", "elu", "GaussianDistribution")
-
-
 def test_a_file_of_isaac_lab_is_read_and_nothing_in_it_is_run(tmp_path):
     marker = tmp_path / "marker"
     settings = read_agent_settings(written(tmp_path / "agent.yaml", ISAAC_LAB.replace("{marker}", str(marker))))
@@ -356,17 +344,6 @@ def test_every_mistake_is_named_with_its_key(tmp_path):
     for file, told in ((written(path, "- 1\n"), "a mapping"), (tmp_path / "nowhere.yaml", "no such file")):
         with pytest.raises(ConfigError, match=told):
             read_agent_settings(file)
-
-
-def test_the_file_is_looked_for_beside_the_checkpoint_and_one_directory_above(tmp_path, monkeypatch):
-    run = tmp_path / "run"
-    assert find_agent_file(run / "model_1.pt") is None
-    agent = written(run / "params" / "agent.yaml", "{}")
-    assert find_agent_file(run / "model_1.pt") == agent
-    assert find_agent_file(run / "exported" / "policy.onnx") == agent
-    assert find_agent_file(run / "a" / "b" / "policy.onnx") is None
-    monkeypatch.chdir(run)
-    assert find_agent_file(Path("model_1.pt")) == agent
 
 
 @pytest.fixture
@@ -618,16 +595,3 @@ def test_ranks_that_share_a_network_play_the_same_bits_as_one_with_its_own(
     with sharing(RslRlPolicy.from_dict(options), options, 3) as ranks:
         alone, *on_ranks = (on_fixed_batch(each, 4) for each in (RslRlPolicy.from_dict(options), *ranks))
         check_ranks_play_as_one(alone, on_ranks, partial(ScriptedEnvironment, endings=("timeout",)))
-
-
-def test_a_server_that_is_lost_while_a_policy_meets_its_environment_is_no_misfit(tmp_path):
-    class Gone(Desk):
-        def ask(self, entries, *, slots_per_call):
-            raise PolicyLostError("the server is gone")
-
-    options = options_of_a_checkpoint(tmp_path)
-    network = RslRlPolicy.from_dict(options).network()
-    batcher = Batcher(network, max_batch=64, max_wait_s=0.0)
-    with pytest.raises(PolicyLostError, match="gone"):
-        RslRlPolicy.asking(options, Gone(batcher, network)).check_environment(ScriptedEnvironment(1))
-    batcher.close()

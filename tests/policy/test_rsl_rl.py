@@ -185,15 +185,6 @@ def test_numbers_are_clipped_and_scaled_as_the_training_did(tmp_path, in_file):
     torch.testing.assert_close(action, 0.5 + 1.5 * output)
 
 
-def test_a_recurrent_network_remembers_until_its_env_slot_is_reset(tmp_path):
-    policy = policy_of(write_checkpoint(tmp_path, recurrent=True))
-    environment, same = ScriptedEnvironment(1), {"policy": {"position": torch.ones(1, 3)}}
-    first, second = (policy.get_action(environment, same) for _ in range(2))
-    assert not torch.allclose(first, second)
-    policy.reset(torch.tensor([0]))
-    assert torch.equal(policy.get_action(environment, same), first)
-
-
 def test_noise_is_drawn_from_the_episodes_own_stream(tmp_path):
     """The standard deviation is 0.3."""
     checkpoint = write_checkpoint(tmp_path)

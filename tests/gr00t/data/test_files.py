@@ -1,12 +1,6 @@
 """The files of a LeRobot dataset."""
 
-import random
-import re
-import sys
-from contextlib import closing, suppress
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
 import av
 import numpy as np
@@ -15,7 +9,6 @@ import pytest
 from pyarrow import parquet
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.lerobot import table_worker
 from isaaclab_arena.lerobot.layout import (
     ColumnSpool,
     TableExtent,
@@ -25,55 +18,9 @@ from isaaclab_arena.lerobot.layout import (
     read_frames,
     read_rows,
 )
-from isaaclab_arena.workers import WorkerProcess
 from tests.gr00t.data.recordings import picture_series
 
 # Tables that unfold.
-
-
-def large_page(path: Path, named: str, num_rows: int) -> Path:
-    """Write millions of zeros into one page of a small file."""
-    # Older releases of Arrow count no rows of a page.
-    counted: dict[str, Any] = (
-        {"max_rows_per_page": num_rows} if "max_rows_per_page" in (parquet.write_table.__doc__ or "") else {}
-    )
-    columns = {"index": np.zeros(num_rows, np.int32), "action": np.zeros(num_rows, np.int32), named: np.zeros(num_rows)}
-    parquet.write_table(
-        pa.table(columns),
-        path,
-        use_dictionary=False,
-        compression="zstd",
-        data_page_size=1 << 30,
-        row_group_size=num_rows,
-        write_batch_size=num_rows,
-        **counted,
-    )
-    assert path.stat().st_size < 100_000
-    return path
-
-
-def test_a_page_that_unfolds_is_read_in_another_process(tmp_path):
-    path = large_page(tmp_path / "table.parquet", "action.delta", 2_000_000)
-    before = pa.total_allocated_bytes()
-    with pytest.raises(StorageError, match="has more rows with index 0 than the expected 10"):
-        read_columns(path, ["action"], TableExtent(key="index", value=0, num_rows=10, max_size=1))
-    assert len(next(iter(read_rows(path, ["action"])))) == 1
-    assert pa.total_allocated_bytes() - before < 1_000_000
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-def test_a_table_that_needs_more_memory_than_the_process_has_is_refused(tmp_path):
-    path = large_page(tmp_path / "table.parquet", "zeros", 9_000_000)
-    message = {"reading": 0, "path": str(path), "shown": "table", "kind": "rows", "wanted": {"names": ["zeros"]}}
-    with closing(WorkerProcess(Path(table_worker.__file__), sys.executable, {})) as worker:
-        # What the libraries of the process take of the address space differs from machine to machine.
-        (later, _) = worker.ask({"reading": 7, "memory_bytes": 4 << 30}, 60.0)
-        [taken_kib] = re.findall(r"VmSize:\s+(\d+) kB", Path(f"/proc/{worker.pid}/status").read_text())
-        refused, _ = worker.ask({**message, "memory_bytes": (int(taken_kib) << 10) + (48 << 20)}, 60.0)
-        read, _ = worker.ask({**message, "memory_bytes": 4 << 30}, 60.0)
-    assert later == {"failed": "the process that read it has ended"}
-    assert "memory" in refused["failed"] or "malloc" in refused["failed"]
-    assert len(read["rows"]) == 64
 
 
 def test_rows_with_long_texts_come_in_pieces(tmp_path):
@@ -98,20 +45,6 @@ def test_the_values_of_a_list_are_counted_whatever_its_elements_are_called(tmp_p
     )
     with pytest.raises(StorageError, match=r"'action.list.anything' has 200000 values in 2 rows; at most 9"):
         read_columns(tmp_path / "table.parquet", ["action"], TableExtent(key="index", value=0, num_rows=2, max_size=9))
-
-
-def test_damaged_bytes_are_refused_or_read_and_the_next_table_is_read(tmp_path):
-    good = tmp_path / "good.parquet"
-    parquet.write_table(pa.table({"index": np.zeros(3000), "action": np.random.default_rng(0).random(3000)}), good)
-    extent, random_ = TableExtent(key="index", value=0, num_rows=3000, max_size=1), random.Random(5)
-    for _ in range(40):
-        content = bytearray(good.read_bytes())
-        for _ in range(random_.randrange(1, 20)):
-            content[random_.randrange(len(content))] = random_.randrange(256)
-        (tmp_path / "bad.parquet").write_bytes(content)
-        with suppress(StorageError):
-            read_columns(tmp_path / "bad.parquet", ["action"], extent)
-    assert read_columns(good, ["action"], extent)["action"].shape == (3000, 1)
 
 
 def test_large_values_lose_no_digits_of_their_spread_and_a_spool_leaves_no_file(tmp_path):

@@ -7,13 +7,12 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.lerobot.layout import QUANTILES, Column, DatasetVersion, FileSizes, whole_arrays
+from isaaclab_arena.lerobot.layout import QUANTILES, DatasetVersion, FileSizes
 from isaaclab_arena.lerobot.reading import open_dataset, write_recordings
 from isaaclab_arena.lerobot.writing import ANY_MODEL, LeRobotOptions, write_lerobot_dataset
 from isaaclab_arena.storage.episodes import list_episodes, read_episode
 from isaaclab_arena_gr00t.convert import model_columns
 from tests.gr00t.data.recordings import HEIGHT, PANDA_YAML, WIDTH, picture_series, record, record_run, recorded_episode
-from tests.gr00t.servers import plain
 from tests.layouts import LAYOUTS
 
 # From a run to a dataset and back.
@@ -262,33 +261,3 @@ def test_episodes_that_do_not_fit_together_are_refused_by_name(tmp_path, more, e
     record(tmp_path / "run/b", "b", [3], **more)
     with pytest.raises(error, match=says):
         converted(tmp_path / "run", tmp_path)
-
-
-JOINTS = np.arange(14, dtype=np.float32).reshape(2, 7)
-FINGERS = np.array([[70, 71], [72, 73]], np.float32)
-ARRAYS = {"obs/joints": JOINTS, "obs/fingers": FINGERS}
-
-
-def reordered(**groups: tuple[int, ...]) -> Column:
-    sources = {"obs/joints": 7, "obs/fingers": 2}
-    return Column(sources=sources, groups=groups, names=tuple("abcdefghi"))
-
-
-def test_a_column_holds_its_groups_side_by_side_in_their_own_order():
-    column = reordered(hand=(8, 7), arm=(6, 0))
-    assert column.packed(ARRAYS).tolist() == [[71, 70, 6, 0], [73, 72, 13, 7]]
-    assert column.spans() == {"hand": (0, 2), "arm": (2, 4)}
-    assert column.size == 4
-
-
-def test_what_a_column_holds_whole_comes_back_and_else_its_group_is_named():
-    column = reordered(hand=(8, 7), arm=(6, 5, 4, 3, 2, 1, 0))
-    assert plain(column.unpacked(column.packed(ARRAYS))) == plain(ARRAYS)
-    column = reordered(hand=(8, 7), arm=(6, 5, 4, 3, 2, 1))
-    arrays = column.unpacked(column.packed(ARRAYS))
-    assert list(arrays) == ["obs/fingers", "obs/arm"]
-    assert arrays["obs/arm"].tolist() == JOINTS[:, 6:0:-1].tolist()
-    whole = whole_arrays({"joints": ("obs/joints", 7), "fingers": ("obs/fingers", 2)})
-    assert whole.spans() == {"joints": (0, 7), "fingers": (7, 9)}
-    assert whole.names[6:8] == ("joints_6", "fingers_0")
-    assert whole.packed(ARRAYS)[0].tolist() == [*range(7), 70, 71]

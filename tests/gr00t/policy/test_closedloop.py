@@ -1,7 +1,7 @@
 """A closed loop: which env slots are asked for when, what the model is told, and what comes of its answers."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -153,23 +153,6 @@ def test_more_env_slots_than_a_query_has_are_asked_for_in_several_and_fewer_are_
     last = policy.queries[1]
     assert last.noise_seeds[2] == 0
     np.testing.assert_array_equal(last.observation["state"]["arm"][2], last.observation["state"]["arm"][0])
-
-
-@pytest.fixture
-def deterministic() -> Iterator[None]:
-    torch.use_deterministic_algorithms(mode=True)
-    yield
-    torch.use_deterministic_algorithms(mode=False)
-
-
-def test_a_deterministic_run_asks_on_its_fixed_batch_and_gives_the_same_bits_for_any_number_of_env_slots(
-    tmp_path, deterministic
-):
-    alone, together = (played(tmp_path, num_envs, batch=8) for num_envs in (1, 5))
-    assert all(torch.equal(together[index], alone[index]) for index in alone)
-    policy = made(tmp_path)
-    rollout(LimbEnvironment(3), on_fixed_batch(policy, 8), episodes(4), [])
-    assert {query.batch_size for query in policy.queries} == {8}
 
 
 def test_temporal_ensembling_asks_in_every_step_and_begins_anew_with_every_episode(tmp_path):

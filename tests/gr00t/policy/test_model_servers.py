@@ -32,7 +32,7 @@ from tests.gr00t.fakes import (
     FakeModality,
     LimbEnvironment,
     LimbPolicy,
-    network_answer,
+    RandomModel,
     write_policy_yaml,
 )
 from tests.gr00t.policy.model_servers import (
@@ -56,28 +56,10 @@ from tests.pretend_gpu import GPU, PretendGpu
 # A GR00T model in a policy server answers as the same model in the rank's own process, beside other clients.
 
 
-class RandomModel:
-    """A model package's policy, whose last digits change with the size of a call."""
-
-    def __init__(self, *honoured: str) -> None:
-        self.honoured_options = honoured
-        self.sizes: list[int] = []
-
-    def get_modality_config(self):
-        return MODALITIES
-
-    def get_dimensions(self):
-        return DIMENSIONS
-
-    def get_action(self, observation: dict[str, Any], options: dict[str, Any]):
-        self.sizes.append(len(options["noise_seeds"]))
-        return network_answer(observation, options["noise_seeds"]), {}
-
-
 class ContinuingModel(RandomModel):
     """Its chunks lie between what they go on from and what they would be without."""
 
-    def get_action(self, observation: dict[str, Any], options: dict[str, Any]):
+    def get_action(self, observation: Any, options: Any = None) -> Any:
         actions, _ = super().get_action(observation, options)
         going_on = options["continued"]
         weights = np.asarray(going_on["weights"])[:, :, None]

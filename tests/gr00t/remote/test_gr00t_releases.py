@@ -1,7 +1,6 @@
 """GR00T's released servers are asked, and its released clients are answered, in the form that each of them knows."""
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, cast
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 from gr00t.data.types import ModalityConfig
 from gr00t.policy.gr00t_policy import Gr00tSimPolicyWrapper
-from gr00t.policy.policy_server import PolicyServer
 from gr00t.policy.server_client import PolicyClient
 
 from isaaclab_arena.errors import PolicyError
@@ -23,7 +21,6 @@ from tests.gr00t.servers import PONG, NetworkPolicy, answering, plain, serving
 from tests.outsiders.gr00t_peers import (
     N1_6,
     N1_7,
-    N1_7_ALONE,
     RELEASES,
     Modality,
     ReleasedClient,
@@ -168,29 +165,6 @@ def test_a_released_client_reads_what_the_server_answers(release):
         assert info == {}
         assert client.call("reset", {"options": None}) == {}
         assert "error" in client.get_action({"state": {"arm": np.array([1j])}})
-
-
-def test_clients_of_two_releases_share_a_call_of_the_model_and_each_gets_its_own_form():
-    policy = Arms()
-    server = PolicyServer(policy, port=0)
-    server._listener.start()
-    with (
-        ReleasedClient(N1_6, server.port) as older,
-        ReleasedClient(N1_7_ALONE, server.port) as newer,
-        ThreadPoolExecutor(2) as pool,
-    ):
-        asked = {
-            number: pool.submit(each.get_action, observed(number, batch_size=2))
-            for number, each in ((1.0, older), (2.0, newer))
-        }
-        while len(server._waiting) < 2:
-            server._receive(0.1)
-        server._answer_some()
-        for number, answer in asked.items():
-            action, _ = answer.result()
-            assert action["arm"].tolist() == [[[number]] * 6] * 2
-    server._listener.close(0)
-    assert policy.batch_sizes == [4]
 
 
 @each_release

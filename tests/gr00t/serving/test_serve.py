@@ -16,7 +16,7 @@ from gr00t.policy.server_client import PolicyClient
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.serve import ServeOptions, main, served_job
-from tests.end_to_end.launching import command, free_port, patience_s, start, wait_until
+from tests.end_to_end.launching import free_port, patience_s, wait_until
 
 # The command, from what is typed to the exit code.
 
@@ -68,18 +68,6 @@ def test_a_kill_in_gr00ts_protocol_ends_the_server_in_order():
     thread.start()
     assert main(["zero_action", "reach", "--protocol", "gr00t", "--port", str(port)]) == 0
     thread.join()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("ending", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_process_that_speaks_gr00ts_protocol_ends_in_order_on_signals(tmp_path, ending, code):
-    port, log = free_port(), tmp_path / "log.txt"
-    words = ("zero_action", "reach", "--protocol", "gr00t", "--port", port)
-    process = start(command(*words, module=["-m", "isaaclab_arena_gr00t.serving.serve"]), log)
-    wait_until(lambda: is_up(port), timeout_s=patience_s(60.0))
-    process.send_signal(ending)
-    assert process.wait(patience_s(30.0)) == code
-    assert log.read_text().rstrip().endswith("stopped"), log.read_text()
 
 
 @pytest.mark.parametrize(

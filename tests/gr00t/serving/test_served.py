@@ -136,7 +136,6 @@ WRONG_WORDS = {**observation(), "language": {INSTRUCTION: ["move"]}}
     ("shown", "options", "words"),
     [
         (observation(fingers=None), None, "no state 'fingers'"),
-        (observation(fingers=np.zeros((1, 1, 3))), None, r"'fingers' has 3 numbers, 2 are due"),
         (observation(fingers=np.zeros((2, 1, 2))), None, r"\[1, 2\] entries"),
         (observation(fingers=np.zeros((1, 2))), None, r"'state.fingers' must have"),
         (observation(nameless=np.full((1, 1, 3), np.nan)), None, "'policy.nameless' holds NaN"),
@@ -262,7 +261,6 @@ def test_nothing_is_left_of_what_was_shown_before(openpi_port):
     [
         (shown_to_pi(nameless=None), "observation refused: the observation has no state 'nameless'"),
         (shown_to_pi(**{"observation/state": np.zeros(5)}), "has 5 numbers, 6 are due"),
-        (shown_to_pi(**{"observation/image": None}), "no picture 'observation/image'"),
         (shown_to_pi(prompt=None), "'prompt' is missing"),
         (shown_to_pi(prompt=" "), "the str ' '"),
         (shown_to_pi(prompt=3), "the int '3'"),
@@ -360,9 +358,7 @@ def both(picture: dict[str, Any]) -> dict[str, Any]:
     ("message", "words"),
     [
         (shown(3, fingers=None, finger=array([1, 2])), "observation refused: the observation has no state 'fingers'"),
-        (shown(3, fingers=array(np.zeros(3))), "has 3 numbers, 2 are due"),
         (shown(3, fingers="left"), "the str 'left'"),
-        (shown(3, fingers=array([0, np.nan])), "NaN or infinity"),
         (shown(3, images=[1]), "a list of length 1"),
         (shown(3, images={"front": array(np.zeros((6, 8, 3)), "|u1")}), "no picture 'side'"),
         (shown(3, images=None), "lacks 'camera_obs'"),

@@ -1,12 +1,10 @@
 """Meta-World's experts solve Meta-World's tasks, in its own conditions."""
 
 import pytest
-import torch
 
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.scripted import MetaWorldExpertCfg, MetaWorldExpertPolicy
-from tests.environments.gym.gym_running import Trace, build, run
+from isaaclab_arena.policy.scripted import MetaWorldExpertPolicy
+from tests.environments.gym.gym_running import Trace, run
 
 pytest.importorskip("metaworld", reason="Meta-World is not installed; docs/how_to/metaworld.md says how")
 
@@ -25,27 +23,3 @@ def test_episodes_are_the_same_bits_for_any_number_of_env_slots():
     assert len(traces[0].steps) == 6
     assert traces[0].steps == traces[1].steps
     assert len({steps[0] for steps in traces[0].steps.values()}) == 6
-
-
-def test_the_expert_sees_nothing_but_the_observation():
-    environment = build("metaworld:reach-v3")
-    observation = environment.reset(torch.tensor([0]), [{"gym.seed": 5}])
-    policy = MetaWorldExpertPolicy(MetaWorldExpertCfg(task="reach-v3"))
-
-    class Blindfold:
-        device = torch.device("cpu")
-        task_name = "reach-v3"
-        expert_actions = environment.expert_actions
-
-    seen = policy.get_action(environment, observation)
-    assert torch.equal(policy.get_action(Blindfold(), observation), seen)  # pyright: ignore[reportArgumentType]
-
-
-def test_an_environment_without_expert_is_told():
-    with pytest.raises(ConfigError, match="no expert for 'CartPole-v1'"):
-        run("gym:CartPole-v1", policy=MetaWorldExpertPolicy())
-
-
-def test_an_unknown_task_is_told_with_those_that_exist():
-    with pytest.raises(ConfigError, match=r"no expert for 'reach-v2'; it has some for .*reach-v3"):
-        run("metaworld:reach-v3", policy=MetaWorldExpertPolicy(MetaWorldExpertCfg(task="reach-v2")))

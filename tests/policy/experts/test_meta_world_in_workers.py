@@ -6,12 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
-from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.scripted import MetaWorldExpertCfg, MetaWorldExpertPolicy
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.environments.gym.gym_running import Trace, build, run
@@ -65,11 +63,6 @@ class TestConformance(PolicyConformance):
         return LeftOpen(self.workers[num_envs])
 
 
-def test_the_expert_acts_in_the_interpreter_that_has_its_package():
-    records = run("metaworld:reach-v3", num_envs=2, num_episodes=3, policy=MetaWorldExpertPolicy(), **IN_WORKERS)
-    assert [record.outcome for record in records.values()] == [Outcome.SUCCESS] * 3
-
-
 def test_here_and_in_workers_it_does_the_same(meta_world_here):
     here, there = Trace(), Trace()
     run("metaworld:reach-v3", num_envs=2, policy=MetaWorldExpertPolicy(), observer=here)
@@ -88,14 +81,6 @@ def test_an_expert_can_be_asked_after_all_workers_were_lost():
     environment.close()
     asked = environment.expert_actions("reach-v3", np.full((2, 39), 0.5, np.float32))
     assert asked.tolist() == [[0.5] * 4] * 2
-    environment.close()
-
-
-def test_an_expert_for_another_task_is_told_from_a_worker_too():
-    environment = build("metaworld:reach-v3", **IN_WORKERS)
-    observation = environment.reset(torch.tensor([0]), [{"gym.seed": 5}])
-    with pytest.raises(ConfigError, match=r"task: .*'push-v3'"):
-        MetaWorldExpertPolicy(MetaWorldExpertCfg(task="push-v3")).get_action(environment, observation)
     environment.close()
 
 

@@ -7,7 +7,7 @@ import torch
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.policy.scripted import CLOSE, OPEN, PLANS, RobosuiteExpertPolicy, expert_action
+from isaaclab_arena.policy.scripted import OPEN, PLANS, RobosuiteExpertPolicy, expert_action
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena.workers import spare_workers_kept
 from tests.environments.gym.gym_running import build, run
@@ -19,20 +19,6 @@ from tests.fakes import CoinConfig, CoinEnvironment
 def _workers_are_used_again():
     with spare_workers_kept():
         yield
-
-
-def seen(**changed) -> dict[str, np.ndarray]:
-    """Observation of an open gripper around a cube on the table."""
-    place = np.array([0.01, 0.0, 0.82])
-    still = {
-        "robot0_eef_pos": place,
-        "robot0_eef_quat": np.array([1.0, 0.0, 0.0, 0.0]),
-        "robot0_gripper_qpos": np.array([0.04, -0.04]),
-        "robot0_gripper_qvel": np.zeros(2),
-        "cube_pos": place,
-        "cube_quat": np.array([0.0, 0.0, 0.0, 1.0]),
-    }
-    return {**still, **changed}
 
 
 class TestConformance(PolicyConformance):
@@ -48,25 +34,19 @@ def test_the_expert_solves_its_task(task):
     assert [record.outcome for record in records.values()] == [Outcome.SUCCESS] * 2
 
 
-def test_fingers_close_around_the_thing_and_lift_it_when_they_rest():
-    plan = PLANS["Lift"]
-    closing = expert_action(plan, seen())
-    assert (closing[2], closing[6]) == (0.0, CLOSE)
-    gripped = {"robot0_gripper_qpos": np.array([0.02, -0.02])}
-    assert expert_action(plan, seen(**gripped, robot0_gripper_qvel=np.array([-0.1, 0.1])))[2] == 0.0
-    lifting = expert_action(plan, seen(**gripped))
-    assert (lifting[2], lifting[6]) == (1.0, CLOSE)
-
-
 def test_fingers_open_above_the_thing_and_turn_to_the_nearest_side():
-    eighth = np.array([0.0, 0.0, np.sin(0.2), np.cos(0.2)])
-    high = seen(robot0_eef_pos=np.array([0.01, 0.0, 0.88]), cube_quat=eighth, robot0_gripper_qpos=np.zeros(2))
-    action = expert_action(PLANS["Lift"], high)
+    def turned(yaw: float) -> np.ndarray:
+        place, down = np.array([0.01, 0.0, 0.82]), np.array([1.0, 0.0, 0.0, 0.0])
+        seen = {"robot0_eef_pos": place + np.array([0.0, 0.0, 0.06]), "robot0_eef_quat": down, "cube_pos": place}
+        fingers = {"robot0_gripper_qpos": np.zeros(2), "robot0_gripper_qvel": np.zeros(2)}
+        cube_quat = np.array([0.0, 0.0, np.sin(yaw / 2), np.cos(yaw / 2)])
+        return expert_action(PLANS["Lift"], {**seen, **fingers, "cube_quat": cube_quat})
+
+    action = turned(0.4)
     assert action[2] >= 0.0
     assert action[5] == pytest.approx(1.0)
     assert action[6] == OPEN
-    quarter = np.array([0.0, 0.0, np.sin(np.pi / 4), np.cos(np.pi / 4)])
-    assert expert_action(PLANS["Lift"], {**high, "cube_quat": quarter})[5] == pytest.approx(0.0, abs=1e-6)
+    assert turned(np.pi / 2)[5] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_an_environment_that_has_no_expert_is_told():
