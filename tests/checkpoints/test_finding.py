@@ -60,11 +60,6 @@ def test_a_number_that_every_checkpoint_has_in_its_path_is_no_step(tmp_path):
     assert [each.step for each in find_checkpoints(tmp_path, "**/policy.onnx")] == [2]
 
 
-def test_of_two_names_of_one_step_the_same_one_is_always_taken(tmp_path):
-    (checkpoint,) = find_checkpoints(made(tmp_path, "model_7.pt", "model_007.pt"))
-    assert checkpoint.path.name == "model_007.pt"
-
-
 ARCHIVE, OTHER = (rsl_rl(seed)["model_100.pt"] for seed in (0, 1))
 
 

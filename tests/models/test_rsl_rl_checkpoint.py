@@ -443,15 +443,6 @@ def test_an_exported_network_answers_as_the_checkpoint_does(tmp_path, training_o
         assert found == [True, False, False]
 
 
-# rsl_rl's own way takes many seconds.
-@pytest.mark.slow
-def test_the_onnx_file_of_rsl_rls_own_export_is_read(tmp_path):
-    pytest.importorskip("onnxruntime")
-    training = trained(tmp_path, obs_normalization=True)
-    training.runner.export_policy_to_onnx(str(tmp_path / "exported"))
-    check_answers(OnnxNetwork(tmp_path / "exported" / "policy.onnx"), training)
-
-
 class OfOneRow(torch.nn.Module):
     """A network as it is traced for a single environment."""
 

@@ -12,13 +12,6 @@ def fresh() -> ChunkPlayer:
     return ChunkPlayer.empty(NUM_ENVS, chunk_length=LENGTH, action_dim=WIDTH)
 
 
-def filled(chunks: ChunkPlayer, first: int) -> ChunkPlayer:
-    """Give every env slot that needs one a chunk of the numbers ``first``, ``first + 1``."""
-    env_ids = chunks.needs_chunk().nonzero().flatten()
-    new = torch.arange(first, first + LENGTH, dtype=torch.float32)[None, :, None].expand(len(env_ids), -1, WIDTH)
-    return chunks.refilled(env_ids, new)
-
-
 def test_env_slots_may_have_chunks_of_different_lengths():
     def counting(*firsts_and_lengths: tuple[float, int]) -> list[torch.Tensor]:
         return [torch.arange(first, first + length)[:, None] for first, length in firsts_and_lengths]
@@ -35,15 +28,6 @@ def test_env_slots_may_have_chunks_of_different_lengths():
         action, chunks = chunks.popped()
         played.append(action.flatten().tolist())
     assert played == [[10, 20, 30], [200, 21, 31], [201, 22, 300], [202, 400, 301], [203, 401, 302]]
-
-
-def test_chunks_are_values_that_nothing_changes():
-    before = filled(fresh().restarted(torch.tensor([0, 1, 2])), 10)
-    parts = [before.chunks, before.next_step, before.count, before.active]
-    copies = [part.clone() for part in parts]
-    filled(before.popped()[1].restarted(torch.tensor([0])), 20).rested(torch.tensor([1]))
-    before.refilled(torch.tensor([1]), [torch.ones(5, WIDTH)])
-    assert all(map(torch.equal, copies, parts))
 
 
 def scheduler(**changes) -> ActionChunkScheduler:

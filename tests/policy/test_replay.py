@@ -8,13 +8,12 @@ import torch
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from tests.fakes_environment import ScriptedEnvironment, episodes
-from tests.policy.playing import play, start
+from tests.policy.playing import play
 
 
 def recording(directory, name="dataset_push.hdf5", indices: Iterable[int] = range(6), length=3, seed=7, **attributes):
@@ -110,12 +109,6 @@ def test_wrong_options_are_named(tmp_path, options, message):
         resolve_policy_class("replay").from_dict(options)
 
 
-def test_a_recording_without_actions_is_named_before_the_device(tmp_path):
-    config = ReplayPolicyCfg(replay_file_path=str(recording(tmp_path, length=0)), device="gpu")
-    with pytest.raises(ConfigError, match=r"^replay_file_path: .* shape \(0, 3\)"):
-        ReplayPolicy.check_options(config)
-
-
 def test_the_same_episode_in_two_files_is_refused(tmp_path):
     recording(tmp_path, "a.hdf5", [0, 1])
     recording(tmp_path, "b.hdf5", [1, 2])
@@ -147,15 +140,3 @@ def test_the_number_that_other_programs_fill_up_with_zeros_names_an_episode(tmp_
     assert [int(actions[index][0, 0]) for index in range(3)] == [0, 1, 10]
     actions, _ = play(replay(path, episode_name="demo_00010"), 1)
     assert int(actions[0][0, 0]) == 10
-
-
-def test_the_last_action_is_held_past_the_end(tmp_path):
-    policy = replay(recording(tmp_path))
-    environment = ScriptedEnvironment(2)
-    policy.start_episodes(environment, [start(1, 4)])
-    actions = torch.stack([policy.get_action(environment, {}) for _ in range(5)])
-    assert torch.equal(actions[:, 0], torch.zeros(5, 3))
-    assert torch.allclose(actions[:, 1, 0], torch.tensor([4.0, 4.1, 4.2, 4.2, 4.2]))
-    finished = policy.finished()
-    assert finished is not None
-    assert finished.tolist() == [False, True]

@@ -114,15 +114,6 @@ def test_groups_and_terms_are_shown_in_the_order_of_the_training(tmp_path, setti
     policy_of(write_checkpoint(tmp_path / "b"), observation_groups=["goal"]).check_environment(wide)
 
 
-def test_one_line_says_what_the_network_is_shown(tmp_path):
-    wide, order = Wide(), {"policy": ["clock", "position"]}
-    policy = policy_of(write_checkpoint(tmp_path / "a", num_inputs=4), observation_terms=order)
-    assert str(policy.connections(wide)) == "input of 4 numbers <- clock + position; action -> action"
-    exported = str(write_torchscript(tmp_path / "policy.pt", 7, 3))
-    groups = RslRlPolicyCfg(checkpoint_path=exported, observation_groups=("goal", "policy"))
-    assert "<- goal.place + position + clock;" in str(RslRlPolicy.check_fit(groups, wide))
-
-
 def test_another_order_than_the_file_says_is_doubted(tmp_path):
     wide = Wide()
     wide.action_spec = dataclasses.replace(wide.action_spec, names=("x", "y", "z"))

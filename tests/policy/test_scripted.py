@@ -1,19 +1,23 @@
 """The scripted policy on every task that it has a plan for."""
 
 import json
+from math import inf
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.scripted import ScriptedPolicy, ScriptedPolicyCfg, Symmetry, hand_down
-from isaaclab_arena.sim.math import rotate
+from isaaclab_arena.policy.scripted import ScriptedPolicy, ScriptedPolicyCfg
 from tests.environments.building import ALL_ENVIRONMENTS, build, play
 from tests.fakes import CoinConfig, CoinEnvironment
+from tests.fakes_environment import ScriptedEnvironment, episodes
+from tests.policy.playing import actions_of
 
 OBJECTS = (("lift_object", "cylinder"), ("pick_and_place", "can"), ("push_to_goal", "can"))
 IN_HAND_STEPS = ("lift_object", "open_drawer", "stack", "push_to_goal")
@@ -48,12 +52,6 @@ def test_it_solves_every_task_with_the_same_bits_for_any_number_of_environments_
             )
 
 
-def test_one_policy_serves_environments_of_different_sizes_in_turn():
-    policy = ScriptedPolicy()
-    first, second = (play(build("reach", num_envs=num_envs), policy, 3).records for num_envs in (3, 2))
-    assert [first[index].length for index in range(3)] == [second[index].length for index in range(3)]
-
-
 def test_an_environment_without_a_simulation_or_a_plan_is_refused():
     coin: Any = CoinEnvironment(CoinConfig(), num_envs=1)
     with pytest.raises(PolicyError, match="does not have"):
@@ -76,22 +74,54 @@ def test_half_speed_takes_longer_and_a_speed_that_makes_no_sense_is_refused():
         resolve_policy_class("scripted").from_dict({"speed": 3})
 
 
-def test_the_hand_comes_down_along_the_sides_of_a_box_with_the_smallest_turn():
-    yaw = torch.tensor([0.3, 1.4, -2.0, 3.0], dtype=torch.float64)
-    zero = torch.zeros_like(yaw)
-    hand = hand_down(torch.stack((torch.cos(yaw / 2), zero, zero, torch.sin(yaw / 2)), dim=-1), Symmetry.QUARTER_TURNS)
-    approach = rotate(hand, torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64).expand(4, 3))
-    fingers = rotate(hand, torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64).expand(4, 3))
-    torch.testing.assert_close(approach, torch.tensor([[0.0, 0.0, -1.0]], dtype=torch.float64).expand(4, 3))
-    turn = torch.atan2(fingers[:, 0], -fingers[:, 1])
-    quarter_turns = (yaw - turn) / (torch.pi / 2)
-    torch.testing.assert_close(quarter_turns, quarter_turns.round())
-    assert bool((turn.abs() <= torch.pi / 4 + 1e-9).all())
-
-
 def test_a_task_without_a_plan_is_refused_before_anything_is_built(tmp_path, capsys):
     job = {"name": "a", "policy_type": "scripted", "arena_env_args": {"environment": "cartpole"}, "num_episodes": 1}
     path = tmp_path / "jobs.json"
     path.write_text(json.dumps({"jobs": [job]}))
     assert main(["validate", str(path)]) == 2
     assert "no plan for 'cartpole'" in capsys.readouterr().err
+
+
+# Policies that need no observation.
+
+
+def test_zero_action_takes_no_options_and_gives_zeros_for_every_env_slot():
+    policy_class = resolve_policy_class("zero_action")
+    assert torch.equal(policy_class.from_dict({}).get_action(ScriptedEnvironment(4), {}), torch.zeros(4, 3))
+    with pytest.raises(ConfigError, match="gain: ZeroActionPolicy"):
+        policy_class.from_dict({"gain": 1})
+
+
+def actions(num_envs: int, *, seed: int = 7, bounds: ArraySpec | None = None) -> dict[int, torch.Tensor]:
+    environment = ScriptedEnvironment(num_envs)
+    environment.action_spec = bounds or environment.action_spec
+    return actions_of(resolve_policy_class("random_action").from_dict({}), environment, episodes(20, seed=seed))
+
+
+def test_an_episode_draws_from_stream_1_of_its_seed_in_order():
+    """The bounds of the actions are -1 and 2."""
+    stream = np.random.default_rng(np.random.SeedSequence(7, spawn_key=(1, 5)))
+    action = actions(3)[5]
+    expected = -1 + 3 * stream.random((len(action), 3))
+    torch.testing.assert_close(action, torch.from_numpy(expected).float())
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (-1, 2, (-1, 2)),
+        (None, None, (-1, 1)),
+        (-inf, inf, (-1, 1)),
+        (0.5, inf, (0.5, 1)),
+        (5, inf, (5, 7)),
+        (-inf, 0, (-1, 0)),
+        (-inf, -5, (-7, -5)),
+    ],
+)
+def test_actions_fill_their_bounds_and_with_one_lie_on_its_right_side(low, high, expected):
+    bounds: dict[str, Any] = {} if low is None else {"low": (low,) * 3, "high": (high,) * 3}
+    drawn = torch.cat(list(actions(1, bounds=ArraySpec(shape=(3,), **bounds)).values()))
+    width = expected[1] - expected[0]
+    assert expected[0] <= drawn.min() < drawn.max() <= expected[1]
+    assert drawn.max() - drawn.min() > 0.8 * width
+    assert abs(float(drawn.mean()) - sum(expected) / 2) < 0.1 * width

@@ -196,7 +196,6 @@ ODD = {"dtype": "float32", "shape": [65_537]}
         (of_info(codebase_version="v1.6"), "'v1.6'"),
         (of_info(codebase_version=None), "version None"),
         (of_info(fps=0), "fps: .*got 0"),
-        (of_info(features=None), "features: .*got nothing"),
         (of_info(features=[1]), "features: .*a list of 1"),
         (of_features(odd=ODD), "odd: shape.*65536"),
         (of_features(odd={**ODD, "shape": [9, 9999]}), "odd: shape.*65536"),

@@ -1,13 +1,26 @@
 """Recordings written as a LeRobot dataset."""
 
 import json
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.lerobot.layout import QUANTILES, DatasetVersion, FileSizes
+from isaaclab_arena.lerobot.layout import (
+    QUANTILES,
+    ColumnSpool,
+    DatasetVersion,
+    FileSizes,
+    TableExtent,
+    VideoWriter,
+    array_statistics,
+    read_columns,
+    read_frames,
+)
 from isaaclab_arena.lerobot.reading import open_dataset, write_recordings
 from isaaclab_arena.lerobot.writing import ANY_MODEL, LeRobotOptions, write_lerobot_dataset
 from isaaclab_arena.storage.episodes import list_episodes, read_episode
@@ -261,3 +274,55 @@ def test_episodes_that_do_not_fit_together_are_refused_by_name(tmp_path, more, e
     record(tmp_path / "run/b", "b", [3], **more)
     with pytest.raises(error, match=says):
         converted(tmp_path / "run", tmp_path)
+
+
+# The files of a LeRobot dataset.
+
+
+# Tables that unfold.
+
+
+def test_the_values_of_a_list_are_counted_whatever_its_elements_are_called(tmp_path):
+    lists = pa.array([[0.0] * 100_000] * 2, pa.list_(pa.field("anything", pa.float64())))
+    parquet.write_table(
+        pa.table({"index": [0, 0], "action": lists}), tmp_path / "table.parquet", use_compliant_nested_type=False
+    )
+    with pytest.raises(StorageError, match=r"'action.list.anything' has 200000 values in 2 rows; at most 9"):
+        read_columns(tmp_path / "table.parquet", ["action"], TableExtent(key="index", value=0, num_rows=2, max_size=9))
+
+
+def test_large_values_lose_no_digits_of_their_spread_and_a_spool_leaves_no_file(tmp_path):
+    values = 1e7 + np.arange(5, dtype=np.float64)[:, None]
+    spool = ColumnSpool(tmp_path, 1)
+    spool.append(values)
+    assert list(tmp_path.iterdir()) == []
+    assert spool.finish()["std"][0] == array_statistics(values)["std"][0] == pytest.approx(np.sqrt(2))
+
+
+def video_written(path, episodes, *, lossless, fps=20):
+    video = VideoWriter(path, fps=fps, lossless=lossless)
+    for frames in episodes:
+        video.add(frames)
+    video.close()
+    return path
+
+
+EPISODES = [picture_series(seed, length) for seed, length in ((0, 5), (9, 1), (4, 8))]
+
+
+@pytest.mark.parametrize("fps", [20, 67, Fraction(5, 2)])
+def test_every_episode_of_a_lossless_video_comes_back_bit_by_bit(tmp_path, fps):
+    path = video_written(tmp_path / "video.mp4", EPISODES, lossless=True, fps=fps)
+    first = 0
+    for frames in EPISODES:
+        assert np.array_equal(np.stack([*read_frames(path, fps=float(fps), first=first, count=len(frames))]), frames)
+        first += len(frames)
+
+
+def test_a_missing_frame_and_what_is_no_video_are_named(tmp_path):
+    path = video_written(tmp_path / "video.mp4", EPISODES[:1], lossless=False)
+    with pytest.raises(StorageError, match="no frame 5"):
+        list(read_frames(path, fps=20, first=3, count=4))
+    path.write_bytes(b"not a video" * 50)
+    with pytest.raises(StorageError, match=r"cannot read .*video\.mp4"):
+        list(read_frames(path, fps=20, first=0, count=1))

@@ -62,14 +62,6 @@ def played(
     return actions_of(policy, LimbEnvironment(num_envs), episodes(12))
 
 
-def test_actions_are_the_models_in_the_order_of_the_simulation(tmp_path):
-    env, policy = LimbEnvironment(2), made(tmp_path, CountingPolicy)
-    observation = started(env, policy, [0, 1])
-    for query, step in ((0, 0), (0, 1), (0, 2), (0, 3), (1, 0)):
-        action = policy.get_action(env, observation)
-        assert action.tolist() == [[100.0 * query + 10 * step + joint for joint in range(len(ACTION))]] * 2
-
-
 def test_the_model_is_told_what_the_environment_shows_in_groups_and_pictures_of_its_own(tmp_path):
     env, policy = LimbEnvironment(3), made(tmp_path)
     observation = started(env, policy, [0, 1, 2])
@@ -143,16 +135,6 @@ def test_the_seeds_of_an_episodes_queries_are_those_of_its_policy_stream(tmp_pat
     streams = [np.random.default_rng(np.random.SeedSequence(7, spawn_key=(1, index))) for index in (1, 0)]
     expected = [[int(stream.integers(2**63)) for stream in streams] for _ in range(2)]
     assert [query.noise_seeds for query in policy.queries] == expected
-
-
-def test_more_env_slots_than_a_query_has_are_asked_for_in_several_and_fewer_are_filled_up(tmp_path):
-    env, policy = LimbEnvironment(5), made(tmp_path, rows_per_query=3)
-    observation = started(env, policy, [0, 1, 2, 3, 4])
-    policy.get_action(env, observation)
-    assert [query.batch_size for query in policy.queries] == [3, 3]
-    last = policy.queries[1]
-    assert last.noise_seeds[2] == 0
-    np.testing.assert_array_equal(last.observation["state"]["arm"][2], last.observation["state"]["arm"][0])
 
 
 def test_temporal_ensembling_asks_in_every_step_and_begins_anew_with_every_episode(tmp_path):
@@ -292,15 +274,6 @@ def test_a_model_that_tells_no_sizes_is_tried_out_before_the_first_step(tmp_path
         policy.check_environment(LimbEnvironment(2))
 
 
-class LooksFarBack(RememberingPolicy):
-    """Is shown pictures of steps of which most are no multiple of its chunks' length, and never the present one."""
-
-    modalities: Mapping[str, Modality] = {
-        **RememberingPolicy.modalities,
-        "video": FakeModality(delta_indices=[-9, -2, -1], modality_keys=["ego", "aside"]),
-    }
-
-
 @pytest.mark.parametrize(("num_envs", "batch"), [(1, None), (3, 4)])
 @pytest.mark.parametrize(
     ("policy_class", "args", "share"),
@@ -309,7 +282,6 @@ class LooksFarBack(RememberingPolicy):
         (LimbPolicy, {"temporal_ensemble_coeff": 0.1}, 1.0),
         # Of four steps it is shown one and the one after it.
         (RememberingPolicy, {}, 0.65),
-        (LooksFarBack, {}, 0.85),
     ],
 )
 def test_the_pictures_that_it_announces_are_enough(tmp_path, policy_class, args, share, num_envs, batch):

@@ -4,7 +4,7 @@ import sys
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +14,6 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.queues import FixedShare
-from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.ledger import JobReport, Reproducible
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
@@ -93,24 +91,6 @@ def checkpoint(directory: Path, *names: str) -> None:
         (directory / name).write_bytes(b"\x02" + bytes(7) + b"{}" if name.endswith(".safetensors") else b"{}")
 
 
-class Placed(Gr00tClosedloopPolicy):
-    """Says where its model would be, and has none: it stands still."""
-
-    places: ClassVar[list[str]] = []
-
-    def load_policy(self) -> Any:
-        self.places.append(str(self.device))
-        return object()
-
-    def check_environment(self, env: Environment) -> None: ...
-
-    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        return torch.zeros(env.num_envs, *env.action_spec.shape)
-
-
-PLACED = f"{__name__}.{Placed.__qualname__}"
-
-
 class FakeModel:
     """Stands for the model package's policy, and counts how often it was to be compiled."""
 
@@ -148,34 +128,6 @@ def test_a_compiled_model_is_asked_for_as_many_env_slots_each_time(tmp_path, mon
 def test_a_model_package_that_cannot_be_compiled_is_named(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="compile_model"):
         with_model(SimpleNamespace, tmp_path, monkeypatch, compile_model=True)
-
-
-@pytest.mark.parametrize(
-    ("local_rank", "expected"), [(None, ["cuda:3", "cuda:1", "cuda:2", "cpu"]), ("1", [*["cuda:1"] * 3, "cpu"])]
-)
-def test_each_job_can_name_its_device_unless_a_launcher_has_given_the_rank_one(tmp_path, machine, local_rank, expected):
-    machine(4, local_rank)
-    yaml = write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name", policy_device="cuda:3")
-    options: list[dict[str, Any]] = [{}, {"policy_device_id": 1}, {"policy_device": "cuda:2"}, {"policy_device": "cpu"}]
-    Placed.places.clear()
-    for each in resolve_jobs([job(yaml, PLACED, given, name=f"j{index}") for index, given in enumerate(options)]):
-        each.build_policy()
-    assert Placed.places == expected
-
-
-def test_a_policy_behind_a_server_may_be_given_the_servers_device(tmp_path, machine):
-    machine(0, None)
-    yaml = write_panda_yaml(tmp_path / "p.yaml")
-    served = "isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy.Gr00tRemoteClosedloopPolicy"
-    assert resolve_jobs([job(yaml, served, {"policy_device": "cuda"})])
-
-
-def test_jobs_that_differ_in_their_number_of_env_slots_share_the_model(tmp_path):
-    path = write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name")
-    changes: tuple[dict[str, Any], ...] = ({"num_envs": 2}, {"num_envs": 8}, {"options": {"rows_per_query": 2}})
-    jobs = resolve_jobs([job(path, name=f"j{index}", **each) for index, each in enumerate(changes)])
-    few, many, other = (each.policy_key for each in jobs)
-    assert few == many != other
 
 
 def test_without_a_model_package_it_is_said_how_to_get_one(monkeypatch):
@@ -297,16 +249,6 @@ def played(directory: Path, package: type[RandomModel], num_envs: int, shares: l
 ALL, TWO = [((0, 8),)], [((0, 3),), ((3, 8),)]
 
 
-def test_a_package_that_honours_the_noise_seeds_keeps_what_it_promises(tmp_path):
-    """On any processor: with queries of one size, other ranks and other numbers of env slots give the same bits."""
-    reports, alone = played(tmp_path / "one", Honouring, 3, ALL)
-    halves, together = played(tmp_path / "two", Honouring, 3, TWO)
-    single, one_slot = played(tmp_path / "three", Honouring, 1, ALL)
-    promises = {report.reproducible for report in (*reports, *halves, *single)}
-    assert {report.policy_batch for report in (*reports, *halves, *single)} <= {4, 8, 16}
-    assert promises != {Reproducible.BITWISE} or alone == together == one_slot
-
-
 @pytest.mark.parametrize(("package", "because"), [(Ignoring, "noise_seeds"), (Lying, "its neighbours")])
 def test_a_package_that_ignores_it_promises_the_plan_and_says_why(tmp_path, package, because):
     [report], first = played(tmp_path / "one", package, 3, ALL)
@@ -331,10 +273,3 @@ def test_torchs_generators_are_put_back_after_each_query(tmp_path):
     first, again, other = (policy.query(shown, seeds)["arm"].tolist() for seeds in ([1, 2], [1, 2], [2, 1]))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert first == again != other
-
-
-@pytest.mark.parametrize(("asked", "batch"), [(1, 1), (3, 4), (5, 8)])
-def test_queries_of_one_size_are_filled_up_as_any_batch_is(tmp_path, asked, batch):
-    [report], _ = played(tmp_path / "one", Honouring, 3, ALL, rows_per_query=asked)
-    assert report.reproducible is not Reproducible.BITWISE or report.policy_batch in {batch, 8, 16}
-    assert (report.policy_batch or 0) >= batch

@@ -35,17 +35,6 @@ def connected(port: int, codec: Codec | None = None, **options) -> Iterator[Poli
         connection.close()
 
 
-def test_a_server_that_is_there_answers():
-    policy = NetworkPolicy()
-    with serving(policy) as server, connected(server.port) as connection:
-        connection.wait_until_ready()
-        assert connection.ask("reset", {"options": None}) == {}
-        assert policy.resets == 1
-        assert connection.ask("get_modality_config")["action"].modality_keys == ["leg", "arm", "hand"]
-        # As NVIDIA's, it states nothing of its model.
-        assert connection.stated == UNKNOWN
-
-
 @pytest.mark.parametrize(("host", "says"), [("127.0.0.1", "127.0.0.1:1.*0.2 s"), ("no.such.machine.invalid", "name")])
 def test_no_server_is_an_error_within_the_time_that_is_given(host, says):
     unreachable = pytest.raises(ServerUnreachableError, match=says)

@@ -17,9 +17,8 @@ from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicy
 from tests.fakes_environment import episodes
 from tests.gr00t.fakes import MODALITIES, LimbEnvironment, LimbPolicy, network_answer, write_policy_yaml
-from tests.gr00t.servers import PONG, NetworkPolicy, answering, plain, serving
+from tests.gr00t.servers import NetworkPolicy, plain, serving
 from tests.outsiders.gr00t_peers import (
-    N1_6,
     N1_7,
     RELEASES,
     Modality,
@@ -88,16 +87,6 @@ def test_a_released_server_is_asked_in_the_form_that_it_reads(tmp_path, release,
             assert plain(action) == plain(network_answer(observed(1), [3]))
 
 
-def test_a_released_servers_model_that_looks_back_and_has_two_names_for_its_instruction_acts_as_here(tmp_path):
-    """As DROID's in N1.7, whose pictures are those of 15 steps ago and of now."""
-    looks_back = {"video": ([-15, 0], ["ego", "aside"]), "language": ([0], [WORDS, f"{WORDS}_2"])}
-    server = server_of(looks_back)
-    with released_server(N1_7, server) as port:
-        there = actions_there(tmp_path, port)
-    assert torch.equal(there, actions_here(tmp_path, server.modalities))
-    assert not torch.equal(there, actions_here(tmp_path, MODALITIES))
-
-
 def test_an_error_of_a_released_server_is_told_and_not_that_of_another_form(tmp_path):
     server = server_of()
 
@@ -110,13 +99,6 @@ def test_an_error_of_a_released_server_is_told_and_not_that_of_another_form(tmp_
         with pytest.raises(PolicyError, match="the gripper is missing"):
             rollout(LimbEnvironment(2), policy, episodes(4), [])
         policy.close()
-
-
-def test_a_server_of_n1_5_is_refused_by_that_name(tmp_path):
-    text = '{"delta_indices":[0],"modality_keys":["video.ego_view"]}'
-    modalities = N1_6.pack({"video": {"__ModalityConfig_class__": True, "as_json": text}})
-    with answering(PONG, modalities) as port, pytest.raises(PolicyError, match=r"as GR00T N1\.5 writes it"):
-        remote_policy(tmp_path, port)
 
 
 # Their clients, answered by the server of this project.

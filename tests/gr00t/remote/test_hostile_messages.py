@@ -10,12 +10,10 @@ from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import msgpack
-import numpy as np
 import pytest
 from gr00t.policy.policy_server import Listener
 from gr00t.policy.server_client import PolicyClient
 
-from arena_wire import gr00t as gr00t_wire
 from arena_wire.messages import WireLimits
 from isaaclab_arena import ArenaError
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tCodec
@@ -62,25 +60,6 @@ def test_what_strangers_send_takes_a_server_little_memory_and_others_are_heard()
                 sends(stack.enter_context(dialled(server.port)))
             assert is_heard()
             assert peak_bytes(server.pid) - before < max_megabytes * MEGABYTE, sends.__name__
-
-
-def test_the_next_question_of_a_client_is_not_read_before_the_last_one_is_answered():
-    sizes = []
-
-    class Counting:
-        def get_action(self, observation: dict[str, Any], options: object = None) -> tuple[dict, dict]:
-            sizes.append(len(observation["state"]["arm"]))
-            return {"arm": np.zeros((sizes[-1], 1, 1), np.float32)}, {}
-
-        def reset(self, options: object = None) -> dict:
-            return {}
-
-    question = {"endpoint": "get_action", "data": {"observation": {"state": {"arm": np.zeros((1, 1, 1), np.float32)}}}}
-    with serving(Counting()) as server, dialled(server.port) as stranger:
-        stranger.sendall(3 * (DELIMITER + frame(gr00t_wire.pack(question))))
-        for _ in range(3):
-            assert b"arm" in read_answer(stranger)
-    assert sizes == [1, 1, 1]
 
 
 def test_a_client_that_sends_endless_small_pieces_keeps_no_other_client_waiting():

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 from websockets.http11 import Request, Response
-from websockets.protocol import State
 from websockets.sync.server import ServerConnection
 
 from arena_wire.messages import WireError, WireLimits
@@ -93,24 +92,6 @@ def test_a_package_whose_codec_cannot_be_loaded_keeps_no_other_from_being_named(
         assert known.names() == ["broken", "gr00t", "openpi", "vla_eval"]
         with connected(port, **PATIENT) as connection, pytest.raises(PolicyError, match="policy_type openpi_remote"):
             connection.wait_until_ready()
-
-
-def test_a_server_that_has_no_time_for_a_second_client_is_named_too():
-    others: list[ServerConnection] = []
-
-    def refuse(connection: ServerConnection) -> None:
-        others.append(connection)
-        connection.send("no vla-eval here")
-        for _ in connection:
-            pass
-
-    def idle(connection: ServerConnection, request: Request) -> Response | None:
-        is_busy = any(client.protocol.state is State.OPEN for client in others)
-        return None if is_busy else answering(HTTPStatus.OK, "/healthz")(connection, request)
-
-    told = pytest.raises(PolicyError, match="policy_type openpi_remote")
-    with talking(refuse, process_request=idle) as port, connected(port, VlaEvalCodec(), **PATIENT) as connection, told:
-        connection.wait_until_ready()
 
 
 @pytest.mark.parametrize("client", [OpenpiCodec, VlaEvalCodec])

@@ -12,7 +12,6 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-import yaml
 from gr00t.policy.server_client import PolicyClient
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -21,13 +20,11 @@ from isaaclab_arena.remote.openpi import OpenpiCodec
 from isaaclab_arena.remote.protocols import OBSERVATION
 from isaaclab_arena.remote.vla_eval import Message, VlaEvalCodec
 from isaaclab_arena.serve import ListenOptions
-from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.serving.gr00t import INSTRUCTION, Gr00tServer
-from tests.gr00t.fakes import GROUPS, LimbPolicy, write_policy_yaml, write_yaml
+from tests.gr00t.fakes import write_yaml
 from tests.gr00t.policy.model_servers import POLICIES, array, options_for, packed, unpacked
 from tests.gr00t.serving.serving_limbs import (
     LIMITS,
-    SEED,
     LookPolicy,
     StridePolicy,
     WalkPolicy,
@@ -228,34 +225,6 @@ def test_it_says_what_it_wants_and_how_long_its_chunks_are(openpi_port):
         assert said["action_horizon"] == 3
 
 
-def test_a_model_that_predicts_chunks_answers_with_the_whole_chunk_that_it_plays(tmp_path):
-    path = write_policy_yaml(tmp_path, GROUPS)
-
-    class Chunked(LimbPolicy):
-        config_class = None
-
-        @classmethod
-        def from_dict(cls, config_dict):
-            return cls(ClosedloopPolicyArgs(policy_config_yaml_path=path))
-
-    with serving("openpi", Chunked, **OF_OPENPI) as other, introduced(other) as (connection, said):
-        chunk = answer_of_pi(connection, shown_to_pi())["actions"]
-    length = yaml.safe_load(Path(path).read_text())["action_chunk_length"]
-    assert length > 1
-    assert said["action_horizon"] == length
-    assert chunk.shape == (length, 5)
-
-
-def test_nothing_is_left_of_what_was_shown_before(openpi_port):
-    with introduced(openpi_port) as (connection, _):
-        first, second = (answer_of_pi(connection, shown_to_pi()) for _ in range(2))
-    assert first["actions"].shape == (1, 5)
-    assert first["server_timing"]["infer_ms"] > 0
-    # Each has noise of its own, and no step of the other before it.
-    assert np.abs(np.arcsin(second["actions"])).max() < 5
-    assert (first["actions"] != second["actions"]).all()
-
-
 @pytest.mark.parametrize(
     ("message", "words"),
     [
@@ -319,18 +288,6 @@ def asked(connection: ClientConnection, message: bytes | str) -> dict[str, Any]:
 def port() -> Iterator[int]:
     with serving("vla_eval", num_slots=8) as number:
         yield number
-
-
-def test_it_says_who_it_is_and_what_it_wants(port):
-    with connected(port) as connection:
-        answer = asked(connection, hello(5))
-    said = answer["payload"]
-    assert (answer["type"], answer["seq"], said["protocol_version"]) == ("hello", 5, 1)
-    assert said["program"].startswith("isaaclab-arena")
-    assert (said["job"], said["environment"], said["seed"]) == ("limbs", "limbs", SEED)
-    assert said["action_spec"]["action"]["dims"] == 5
-    assert said["observation_spec"]["front"]["format"] == "rgb_hwc_uint8"
-    assert said["observation_spec"]["fingers"]["dims"] == 2
 
 
 def test_an_episode_follows_from_its_number_whichever_session_plays_it(port):

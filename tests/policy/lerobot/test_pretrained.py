@@ -22,7 +22,7 @@ from isaaclab_arena.policy.lerobot_network import (
 from isaaclab_arena.policy.lerobot_policy import fitted
 from tests.gr00t.fakes import LimbEnvironment
 from tests.layouts import LAYOUTS
-from tests.policy.lerobot.policies import PICTURE, STATE, dataset, normalised, saved
+from tests.policy.lerobot.policies import STATE, dataset, normalised, saved
 
 
 def refused(pretrained: Path | str) -> str:
@@ -58,13 +58,6 @@ def test_what_is_no_policy_is_refused_with_the_way_out(tmp_path, monkeypatch, na
     message = refused(name)
     assert told in message
     assert lacks in message
-
-
-def test_features_are_read_with_pictures_as_they_are_shown_here(tmp_path):
-    features = read_features(saved(tmp_path, "diffusion", n_obs_steps=2))
-    assert features.pictures == {PICTURE: (6, 8, 3)}
-    assert features.states == {STATE: 6}
-    assert (features.kind, features.action_dim, features.num_observations) == ("diffusion", 5, 2)
 
 
 @pytest.mark.parametrize(
@@ -165,12 +158,6 @@ def test_statistics_in_numbers_that_cannot_be_read_are_refused(tmp_path):
         check_statistics(directory)
 
 
-def test_features_without_any_statistics_are_told(tmp_path):
-    before, after = check_statistics(normalised(saved(tmp_path), None, {}))
-    assert f"no statistics of {STATE}, " in before
-    assert "no statistics of action, " in after
-
-
 FRONT, STATE = "observation.images.front", "observation.state"
 LIMBS = {STATE: ("robot_joint_pos", "fingers")}
 NOTHING = TrainingData(terms={}, fps=None)
@@ -233,14 +220,6 @@ def test_a_policy_is_shown_colours_in_whichever_layout_an_environment_shows_them
     inputs = fitted(features(), NOTHING, LeRobotPolicyCfg(pretrained="policy"), environment)
     seen = inputs.seen({"policy": {}, "camera_obs": shown}, [1])
     np.testing.assert_array_equal(seen[FRONT].numpy(), colours[None])
-
-
-def test_a_policy_of_grey_pictures_is_shown_them_as_they_are():
-    environment = LimbEnvironment(1)
-    specs = {"front": ArraySpec(shape=(6, 8, 1), dtype=torch.uint8)}
-    environment.observation_spec = {**environment.observation_spec, "camera_obs": specs}
-    takes = features(pictures={FRONT: (6, 8, 1)})
-    assert not fitted(takes, NOTHING, LeRobotPolicyCfg(pretrained="policy"), environment).in_colours
 
 
 def test_what_the_dataset_of_the_training_says_otherwise_is_told():
