@@ -3,24 +3,20 @@
 import dataclasses
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.eval_runner import main as evaluate
 from isaaclab_arena.evaluation.job import contents_of_jobs
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.specs import ArraySpec, resized_with_padding
 from isaaclab_arena.lerobot.reading import open_dataset
 from isaaclab_arena.lerobot.writing import LeRobotOptions, write_lerobot_dataset
 from isaaclab_arena.storage.episodes import list_episodes
-from isaaclab_arena.storage.ledger import read_run_plan
 from isaaclab_arena_gr00t.config import (
     Gr00tClosedloopPolicyConfig,
     JointFiles,
@@ -33,8 +29,6 @@ from isaaclab_arena_gr00t.config import (
 )
 from isaaclab_arena_gr00t.convert import main
 from isaaclab_arena_gr00t.observations import Wiring, wired
-from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
-from tests.end_to_end.launching import write_jobs
 from tests.gr00t.data.recordings import record, record_run
 from tests.gr00t.fakes import (
     ACTION,
@@ -48,7 +42,8 @@ from tests.gr00t.fakes import (
     LimbEnvironment,
     write_yaml,
 )
-from tests.gr00t.panda_checkpoint import CONFIGS, write_panda_yaml
+from tests.gr00t.panda_checkpoint import CONFIGS, POLICY, write_panda_yaml
+from tests.policy.playing import job_of, refused
 
 MODEL = model_interface(MODALITIES, DIMENSIONS)
 CONFIG = Gr00tClosedloopPolicyConfig(
@@ -206,44 +201,29 @@ def test_a_model_that_wants_what_is_not_given_is_refused(name, steps, keys, says
 
 
 @pytest.mark.parametrize(
-    ("document", "key"),
+    ("read", "document", "key"),
     [
-        ([], None),
-        ({}, None),
-        ({"a": 0, "b": "1"}, "b"),
-        ({"a": 0, "b": True}, "b"),
-        ({"a": 0, "b": 2}, "b"),
-        ({"a": 0, "b": 0}, "b"),
+        (read_joint_order, [], None),
+        (read_joint_order, {}, None),
+        (read_joint_order, {"a": 0, "b": "1"}, "b"),
+        (read_joint_order, {"a": 0, "b": True}, "b"),
+        (read_joint_order, {"a": 0, "b": 2}, "b"),
+        (read_joint_order, {"a": 0, "b": 0}, "b"),
+        (read_policy_joints, {"arm": "a"}, "arm"),
+        (read_policy_joints, {"arm": []}, "arm"),
+        (read_policy_joints, {"arm": ["a", "a"]}, "arm"),
+        (read_policy_joints, {"arm": ["a"], "hand": [1]}, "hand"),
+        (read_policy_joints, {"state": {"arm": ["a"]}, "action": {"arm": "a"}}, "action.arm"),
+        (read_policy_joints, {"state": {"arm": ["a"]}, "action": {}}, "action"),
     ],
 )
-def test_an_order_with_holes_or_nonsense_is_refused(tmp_path, document, key):
-    path = write_yaml(tmp_path / "o.yaml", document)
-    with pytest.raises(ConfigError) as refused:
-        read_joint_order(path)
-    assert (refused.value.problems[0].file, refused.value.problems[0].key) == (path, key)
-
-
-@pytest.mark.parametrize(
-    ("document", "key"),
-    [
-        ({"arm": "a"}, "arm"),
-        ({"arm": []}, "arm"),
-        ({"arm": ["a", "a"]}, "arm"),
-        ({"arm": ["a"], "hand": [1]}, "hand"),
-        ({"state": {"arm": ["a"]}, "action": {"arm": "a"}}, "action.arm"),
-        ({"state": {"arm": ["a"]}, "action": {}}, "action"),
-    ],
-)
-def test_groups_that_are_no_lists_of_different_names_are_refused_by_key(tmp_path, document, key):
+def test_orders_with_holes_and_groups_that_are_no_lists_of_different_names_are_refused_by_key(
+    tmp_path, read, document, key
+):
     path = write_yaml(tmp_path / "j.yaml", document)
-    with pytest.raises(ConfigError) as refused:
-        read_policy_joints(path)
-    assert [(problem.file, problem.key) for problem in refused.value.problems] == [(path, key)]
-
-
-def drawn(height: int, width: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, (5, height, width, 3), dtype=torch.uint8, generator=generator)
+    with refused(key) as found:
+        read(path)
+    assert found[0].file == path
 
 
 def test_a_picture_keeps_its_aspect_between_black_bars():
@@ -362,91 +342,52 @@ def test_wrong_values_are_refused_by_their_keys(tmp_path, changes, says):
 WEIGHTS = b'{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}'
 
 
-class Still(Gr00tClosedloopPolicy):
-    """Is made of what the policy is made of, loads nothing and stands still."""
-
-    def load_policy(self) -> Any:
-        return None
-
-    def check_environment(self, env: Environment) -> None: ...
-
-    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        return torch.zeros(env.num_envs, *env.action_spec.shape)
-
-
-def gr00t_job(directory: Path) -> dict[str, Any]:
+def model_of_gr00t(directory: Path) -> JobConfig:
     """Write a checkpoint and the YAML files that go with it, and return a job that evaluates it."""
     (directory / "checkpoint").mkdir()
     (directory / "checkpoint" / "config.json").write_text("{ }")
     (directory / "checkpoint" / "processor_config.json").write_text("{ }")
-    (directory / "checkpoint" / "model.safetensors").write_bytes(
-        len(WEIGHTS).to_bytes(8, "little") + WEIGHTS + b"\0\0\0\0"
-    )
+    weights = len(WEIGHTS).to_bytes(8, "little") + WEIGHTS + bytes(4)
+    (directory / "checkpoint" / "model.safetensors").write_bytes(weights)
     shutil.copy(CONFIGS / "panda_joints.yaml", directory / "joints.yaml")
     yaml = write_panda_yaml(directory / "policy.yaml", policy_joints_config_path="joints.yaml")
-    return {
-        "policy_type": f"{__name__}.{Still.__qualname__}",
-        "policy_config_dict": {"policy_config_yaml_path": yaml, "policy_device": "cpu"},
-        "num_steps": 2,
-    }
+    return job_of(POLICY, {"policy_config_yaml_path": yaml, "policy_device": "cpu"})
 
 
-def lerobot_job(directory: Path) -> dict[str, Any]:
+def dataset_of_lerobot(directory: Path) -> JobConfig:
     """Write a dataset of two short trajectories, and return a job that plays them."""
     record(directory / "run" / "lift", "lift", [3, 2])
     write_lerobot_dataset(directory / "run", directory / "dataset", LeRobotOptions(no_videos=True))
-    options = {"dataset_path": str(directory / "dataset")}
-    return {"policy_type": "replay_lerobot", "policy_config_dict": options, "num_episodes": 2}
+    return job_of("replay_lerobot", {"dataset_path": str(directory / "dataset")})
 
 
-def another_byte(path: Path, before: bytes, after: bytes) -> None:
-    """Change the last place in a file where there are some bytes to others, of which one differs."""
-    assert sum(first != second for first, second in zip(before, after, strict=True)) == 1
-    head, found, tail = path.read_bytes().rpartition(before)
+@pytest.mark.parametrize(
+    ("make", "file", "some", "other", "name"),
+    [
+        (model_of_gr00t, "checkpoint/model.safetensors", b"\0", b"\1", "model_path model.safetensors"),
+        (model_of_gr00t, "checkpoint/processor_config.json", b" ", b"\t", "model_path processor_config.json"),
+        (model_of_gr00t, "policy.yaml", b"\n- 64", b"\n- 65", "policy_config_yaml_path policy.yaml"),
+        (model_of_gr00t, "joints.yaml", b"# ", b"#-", "policy_joints_config_path joints.yaml"),
+        (
+            dataset_of_lerobot,
+            "dataset/data/*/*.parquet",
+            b"parquet-cpp-arrow",
+            b"parquet-cpp-arroW",
+            "dataset_path data",
+        ),
+        (dataset_of_lerobot, "dataset/meta/info.json", b"\n", b" ", "dataset_path meta"),
+    ],
+)
+def test_one_other_byte_is_another_content_of_that_name(tmp_path, make, file, some, other, name):
+    def contents() -> dict[str, str]:
+        return dict(contents_of_jobs(resolve_jobs([job]))["a"].policy)
+
+    job = make(tmp_path)
+    before, path = contents(), next(tmp_path.glob(file))
+    head, found, tail = path.read_bytes().rpartition(some)
     assert found
-    path.write_bytes(head + after + tail)
-
-
-# How a job is made, and for each of its contents a file, some of its bytes, and those with one other byte.
-CASES: dict[str, tuple[Callable[[Path], dict[str, Any]], dict[str, tuple[str, bytes, bytes]]]] = {
-    "gr00t": (
-        gr00t_job,
-        {
-            "model_path model.safetensors": ("checkpoint/model.safetensors", b"\0", b"\1"),
-            "model_path processor_config.json": ("checkpoint/processor_config.json", b" ", b"\t"),
-            "policy_config_yaml_path policy.yaml": ("policy.yaml", b"\n- 64", b"\n- 65"),
-            "policy_joints_config_path joints.yaml": ("joints.yaml", b"# ", b"#-"),
-        },
-    ),
-    "lerobot": (
-        lerobot_job,
-        {
-            "dataset_path data": ("dataset/data", b"parquet-cpp-arrow", b"parquet-cpp-arroW"),
-            "dataset_path meta": ("dataset/meta/info.json", b"\n", b" "),
-        },
-    ),
-}
-
-
-@pytest.mark.parametrize(("made", "changes"), CASES.values(), ids=CASES)
-def test_one_other_byte_is_another_content_and_the_run_does_not_go_on(tmp_path, capsys, made, changes):
-    job = {"name": "a", "arena_env_args": {"environment": "reach", "num_envs": 1}, **made(tmp_path)}
-    path = write_jobs(tmp_path / "jobs.json", [job])
-    command = ["--eval_jobs_config", str(path), "--device", "cpu", "--no_dataset", "--output_dir"]
-    assert evaluate([*command, str(tmp_path / "out")]) == 0
-    contents = read_run_plan(tmp_path / "out").jobs[0].contents
-    assert contents is not None
-    before = contents.policy
-    for name, (file, some, other) in changes.items():
-        changed = tmp_path / file
-        another_byte(changed if changed.is_file() else next(changed.rglob("*.parquet")), some, other)
-        after = contents_of_jobs(resolve_jobs(load_jobs_file(path).jobs))["a"].policy
-        assert [key for key, content in before.items() if after[key] != content] == [name]
-        before = after
-    capsys.readouterr()
-    assert evaluate([*command, str(tmp_path / "out"), "--resume"]) == 2
-    told = "".join(capsys.readouterr().err.split("\n"))
-    assert all(f"job 'a': {name}: was " in told for name in changes)
+    path.write_bytes(head + other + tail)
+    assert {key for key, content in before.items() if contents()[key] != content} == {name}
 
 
 def arguments(command, dataset, output_dir, *more):
