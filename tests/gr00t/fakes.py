@@ -27,12 +27,7 @@ HORIZON = 6
 
 
 class LimbEnvironment(Environment):
-    """Joints follow their targets by a tenth; episodes last 4 to 15 steps, and each has its own word.
-
-    Args:
-        num_envs: Number of env slots.
-        cameras: Names of the cameras, each of 6 x 8 pixels.
-    """
+    """Joints follow their targets by a tenth; episodes last 4 to 15 steps, and each has its own word."""
 
     def __init__(self, num_envs: int, *, cameras: Sequence[str] = ("front", "side")) -> None:
         self.num_envs = num_envs
@@ -161,11 +156,7 @@ def network_answer(observation: Mapping[str, Any], noise_seeds: Sequence[int]) -
 
 
 class RandomModel:
-    """Stands for a model package: a random network, whose last digits change with the size of a call.
-
-    Args:
-        honoured: Options of a query that it says it honours.
-    """
+    """Stands for a model package: a random network, whose last digits change with the size of a call."""
 
     def __init__(self, *honoured: str) -> None:
         self.honoured_options = honoured

@@ -105,7 +105,6 @@ BLIND = {"environment": LimbEnvironment(1, cameras=())}
 ANOTHER_SIZE = dataclasses.replace(MODEL, dimensions={"state": {"arm": 7}, "action": {"hand": 2}})
 # What is changed, and the key and a telling part of each problem.
 MISFITS: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
-    ({CAMERAS: ("front",)}, [(CAMERAS, "names 1 cameras")]),
     ({CAMERAS: {"ego": "front"}}, [(f"{CAMERAS}.aside", "is missing")]),
     ({CAMERAS: {"ego": "front", "aside": "side", "egg": "front"}}, [(f"{CAMERAS}.egg", "'ego'?")]),
     ({CAMERAS: ("front", "sid")}, [(CAMERAS, "'side'?")]),
@@ -186,7 +185,6 @@ def test_joints_without_names_get_them_from_the_order_or_are_refused():
     [
         ("video", [0, 1], ["ego"], r"\[0, 1\]"),
         ("video", [-257, 0], ["ego"], r"\[-257, 0\]"),
-        ("video", [0] * 258, ["ego"], r"\[0, 0"),
         ("state", [], ["arm"], r"\[\]"),
         ("language", [0], [], "no instruction"),
         ("action", [0], [], "no actions"),
@@ -204,17 +202,14 @@ def test_a_model_that_wants_what_is_not_given_is_refused(name, steps, keys, says
     ("read", "document", "key"),
     [
         (read_joint_order, [], None),
-        (read_joint_order, {}, None),
         (read_joint_order, {"a": 0, "b": "1"}, "b"),
         (read_joint_order, {"a": 0, "b": True}, "b"),
         (read_joint_order, {"a": 0, "b": 2}, "b"),
         (read_joint_order, {"a": 0, "b": 0}, "b"),
         (read_policy_joints, {"arm": "a"}, "arm"),
-        (read_policy_joints, {"arm": []}, "arm"),
         (read_policy_joints, {"arm": ["a", "a"]}, "arm"),
         (read_policy_joints, {"arm": ["a"], "hand": [1]}, "hand"),
         (read_policy_joints, {"state": {"arm": ["a"]}, "action": {"arm": "a"}}, "action.arm"),
-        (read_policy_joints, {"state": {"arm": ["a"]}, "action": {}}, "action"),
     ],
 )
 def test_orders_with_holes_and_groups_that_are_no_lists_of_different_names_are_refused_by_key(
@@ -313,14 +308,11 @@ def test_a_path_is_found_beside_the_file_first_and_then_from_the_working_directo
     ("changes", "says"),
     [
         ({"action_horizon": 8}, {"action_chunk_length": "16 steps"}),
-        ({"action_horizon": 0}, {"action_horizon": "got 0"}),
         ({"action_chunk_length": 0}, {"action_chunk_length": "got 0"}),
         ({"seed": -1}, {"seed": "at least 0"}),
         ({"target_image_size": [64, 64, 1]}, {"target_image_size": "3 channels"}),
-        ({"original_image_size": [0, 64, 3]}, {"original_image_size": "3 channels"}),
         ({"target_image_size": [64, 64]}, {"target_image_size.2": "is missing"}),
         ({"policy_joints_config_path": "no.yaml"}, {"policy_joints_config_path": "'no.yaml'"}),
-        ({"modality_config_path": "no.py"}, {"modality_config_path": "'no.py'"}),
         ({"task_mode_name": "gr1_tabletop"}, {"task_mode_name": "'gr1_tabletop_manipulation'?"}),
         ({"task_mode_name": "droid_manipulation"}, {"task_mode_name": "OXE_DROID"}),
         # Everything at once.

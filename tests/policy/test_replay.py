@@ -91,15 +91,12 @@ def test_actions_of_another_size_or_none_are_refused(tmp_path, length, action_di
     ("options", "message"),
     [
         ({"replay_file_path": "nowhere.hdf5"}, "replay_file_path: .*'nowhere.hdf5'"),
-        ({"replay_file_path": "*.nothing"}, "no recording at"),
         ({"episode_name": "demo_9"}, "'demo_9'; .*episodes 0 to 5"),
         ({"episode_name": "first"}, "holds no 'first'"),
         ({"episodes": [0, 9]}, "episodes: .*demo_9; "),
         ({"episodes": [2, 2]}, r"episodes: .*\[2, 2\]"),
-        ({"episodes": []}, "episodes: "),
         ({"episodes": "all"}, 'episodes.*"all" is none of .present.'),
         ({"episodes": "present", "episode_name": "demo_1"}, "episode_name: is given too"),
-        ({"device": "gpu"}, "cannot use device 'gpu'"),
         ({"replay_path": "x"}, "did you mean 'replay_file_path'"),
     ],
 )

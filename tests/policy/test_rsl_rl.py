@@ -201,10 +201,8 @@ class WithFlatMemory(torch.nn.Linear):
     ("path", "options", "told"),
     [
         ("nowhere.pt", {}, "checkpoint_path: 'nowhere.pt'"),
-        ("", {}, "checkpoint_path: "),
         ("run", {"checkpoint": 7}, "checkpoint: there is no model_7.pt"),
         ("run", {"agent_cfg_path": "none.yaml"}, "agent_cfg_path: none.yaml: "),
-        ("run", {"clip_actions": -1.0}, "clip_actions: must be above 0, got -1"),
         ("run", {"action_scaling": "wild"}, "action_scaling: no such scaling 'wild'"),
         ("policy.pt", {"stochastic": True}, "stochastic: "),
         ("cnn", {}, "checkpoint_path: "),

@@ -110,11 +110,8 @@ def test_an_episode_draws_from_stream_1_of_its_seed_in_order():
     ("low", "high", "expected"),
     [
         (-1, 2, (-1, 2)),
-        (None, None, (-1, 1)),
         (-inf, inf, (-1, 1)),
-        (0.5, inf, (0.5, 1)),
         (5, inf, (5, 7)),
-        (-inf, 0, (-1, 0)),
         (-inf, -5, (-7, -5)),
     ],
 )

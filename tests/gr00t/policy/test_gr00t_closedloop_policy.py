@@ -144,14 +144,10 @@ LATER = Enum("LATER", {"LIBERO_PANDA": "libero_sim", "SIMPLER_ENV_WIDOWX": "simp
     ("written", "name", "later"),
     [
         ("gr1", "GR1", False),
-        (" New_Embodiment ", "NEW_EMBODIMENT", False),
         # GR00T N1.7 calls the same robots otherwise.
         ("libero_sim", "LIBERO_PANDA", False),
         ("Unitree_G1_full_body_with_waist_height_nav_cmd", "UNITREE_G1", False),
-        ("sim_behavior_r1_pro", "BEHAVIOR_R1_PRO", False),
-        ("SIMPLER_ENV_GOOGLE", "OXE_GOOGLE", False),
         ("libero_panda", "LIBERO_PANDA", True),
-        ("libero_sim", "LIBERO_PANDA", True),
         ("OXE_WIDOWX", "SIMPLER_ENV_WIDOWX", True),
     ],
 )

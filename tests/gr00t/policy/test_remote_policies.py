@@ -13,7 +13,6 @@ from isaaclab_arena.config.schema import Delays, Meanwhile
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError
 from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.remote.connection import ServerUnreachableError
 from isaaclab_arena.remote.openpi import OpenpiCodec, OpenpiRemotePolicy, OpenpiRemotePolicyCfg
 from isaaclab_arena.remote.vla_eval import VlaEvalRemotePolicy, VlaEvalRemotePolicyCfg
@@ -302,20 +301,6 @@ def test_each_env_slot_has_a_session_and_all_are_in_flight_at_once():
         assert [message["seq"] for message in session] == list(range(1, len(session) + 1))
         kinds = [message["type"] for message in session if message["type"] != "observation"]
         assert kinds == ["hello", *["episode_start", "episode_end"] * (len(kinds) // 2)]
-
-
-def test_everything_is_shown_under_its_own_name_unless_the_job_says_otherwise():
-    model, environment = Model(), LimbEnvironment(1)
-    depth = {"depth": ArraySpec(shape=(6, 8, 1))}
-    cameras: Any = environment.observation_spec["camera_obs"]
-    environment.observation_spec = {**environment.observation_spec, "camera_obs": {**cameras, **depth}}
-    with asking(vla_eval_at, model.talk) as policy:
-        policy.check_environment(environment)
-        rollout(environment, policy, episodes(1), [])
-    shown = next(message["payload"] for message in model.heard[0] if message["type"] == "observation")
-    assert set(shown) == {"robot_joint_pos", "fingers", "nameless", "images", "task_description"}
-    assert set(shown["images"]) == {"front", "side"}
-    assert torch.allclose(environment.actions[0][0], torch.from_numpy(model.action(shown)).float())
 
 
 PICTURE = {"name": "image", "dims": 0, "format": "rgb_hwc_uint8"}

@@ -61,17 +61,14 @@ ZEROS = {"data": bytes(8), "dtype": "<f4", "shape": [1, 2]}
     ("kind", "fields", "says"),
     [
         ("ndarray", {**ZEROS, "dtype": "|O"}, "object"),
-        ("ndarray", {**ZEROS, "dtype": "f4,i4"}, "no array of type"),
         ("ndarray", {**ZEROS, "dtype": "<U2"}, "as many characters"),
         ("ndarray", {**ZEROS, "dtype": 4}, "no array of type"),
         ("ndarray", {**ZEROS, "shape": [1, 2**40]}, "8 bytes"),
         ("ndarray", {**ZEROS, "shape": [-1, -2]}, "8 bytes"),
         ("ndarray", {**ZEROS, "shape": ["a"]}, "whole numbers"),
-        ("ndarray", {**ZEROS, "shape": 3}, "shape"),
         ("ndarray", {**ZEROS, "data": "text"}, "as bytes"),
         ("npgeneric", {"data": "x", "dtype": "<f4"}, "no number"),
         ("npgeneric", {"data": 300, "dtype": "|u1"}, "no number"),
-        ("npgeneric", {"data": 1, "dtype": "|O"}, "no number"),
     ],
 )
 def test_an_array_of_openpis_that_lies_about_itself_is_refused(kind, fields, says):
@@ -93,11 +90,9 @@ ARROW = "move \N{RIGHTWARDS ARROW}"
     ("prompt", "is_text"),
     [
         (text_array(ARROW, []), True),
-        (text_array(ARROW, [1]), True),
         ({b"__npgeneric__": True, b"data": ARROW, b"dtype": "<U6"}, True),
         (text_array("move", [2]), False),
         (text_array("move", []) | {b"data": b"x"}, False),
-        (text_array("move", []) | {b"data": b"\xff" * 16}, False),
         (text_array("move", []) | {b"dtype": "<U100000"}, False),
     ],
 )

@@ -74,7 +74,6 @@ def test_a_kill_in_gr00ts_protocol_ends_the_server_in_order():
     ("arguments", "says"),
     [
         (["zero_action", "reach", "--images", "a=front"], "--images: the environment has no camera 'front'"),
-        (["zero_action", "reach", "--states", "a=eef"], "'eef'; did you mean"),
         (["zero_action", "reach", "--states", "a=eef_pos", "b=eef_pos"], "'eef_pos' twice"),
         (["scripted", "reach"], "'scripted' cannot be served"),
         (["zero_action", "reach", "--max_sessions", "0"], "max_sessions"),
@@ -84,11 +83,8 @@ def test_a_kill_in_gr00ts_protocol_ends_the_server_in_order():
         (["zero_action", "reach", "--api_token_file", "none"], "cannot read"),
         (["zero_action", "reach", "--health_port", "0"], "--health_port: is for gr00t"),
         (["zero_action", "reach", "--images", "=front"], "'=front'"),
-        (["zero_action", "reach", "--images", "a="], "'a='"),
         (["zero_action"], "one environment is needed"),
-        (["zero_actoin", "reach"], "'zero_action'"),
         (["no.json:still"], "no.json"),
-        ([], "JOBS_FILE:JOB"),
     ],
 )
 def test_what_cannot_be_served_is_refused_in_words(arguments, says, capsys):

@@ -246,15 +246,6 @@ def test_what_does_not_fit_is_refused_by_name_and_the_next_observation_is_answer
         assert "actions" in answer_of_pi(connection, shown_to_pi())
 
 
-def test_a_policy_that_reads_no_instruction_needs_none():
-    class DeafPolicy(LookPolicy):
-        def start_episodes(self, env, starts):
-            self.words.update({start.env_id: "" for start in starts})
-
-    with serving("openpi", DeafPolicy, **OF_OPENPI) as other, introduced(other) as (connection, _):
-        assert "actions" in answer_of_pi(connection, shown_to_pi(prompt=None))
-
-
 # Clients of vla-eval have a session with episodes.
 
 
@@ -367,25 +358,6 @@ def test_an_episode_without_words_is_refused_and_begins_with_the_observation_tha
         connection.send(start(1))
         assert "'task_description' " in asked(connection, shown(2, task_description=words))["payload"]["error"]
         assert asked(connection, shown(3))["type"] == "action"
-
-
-class TumblePolicy(WalkPolicy):
-    """Cannot walk any further than one step."""
-
-    def act_in_some(self, env, observation, env_ids):
-        if any(self.gone[env_id].any() for env_id in env_ids):
-            raise ValueError("tumbled")
-        return super().act_in_some(env, observation, env_ids)
-
-
-def test_a_policy_that_fails_says_so_and_plays_the_next_episode():
-    with serving("vla_eval", TumblePolicy) as port, connected(port) as connection:
-        for _ in range(2):
-            connection.send(start(1))
-            assert asked(connection, shown(2))["type"] == "action"
-            assert asked(connection, shown(3))["payload"]["error"] == "policy failed: ValueError: tumbled"
-            assert "no episode is running" in asked(connection, shown(4))["payload"]["error"]
-            connection.send(packed("episode_end", {}, 5))
 
 
 def test_a_client_that_finds_no_env_slot_is_told_so_and_may_come_again():

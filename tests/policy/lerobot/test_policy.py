@@ -116,16 +116,6 @@ def test_the_history_of_an_episode_begins_with_its_first_observation(tmp_path):
     assert len({round(float(each), 6) for each in actions[:, 0]}) == len(actions)
 
 
-@pytest.mark.parametrize("num_observations", [1, 2])
-def test_answers_that_are_on_time_are_played_as_without_latency(tmp_path, num_observations):
-    with made(saved(tmp_path, n_obs_steps=num_observations), n_action_steps=2) as policy:
-        plain = played(policy, LimbEnvironment(2))
-    with made(tmp_path, n_action_steps=2) as policy:
-        late = LatePolicy(policy, Delays(steps=((0, 1),)), Meanwhile.CHUNK, QueryTimes())
-        on_time = played(late, DrawnOnDemand(LimbEnvironment(2)))
-    assert all(torch.equal(plain[index], on_time[index]) for index in range(5))
-
-
 class NotedNetwork:
     """Stands for the network of a policy, and notes for which words it was asked in each query."""
 

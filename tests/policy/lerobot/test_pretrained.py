@@ -249,11 +249,8 @@ def test_what_the_dataset_of_the_training_says_otherwise_is_told():
         ({}, {"images": {"front": "front"}}, "images.front: "),
         ({}, {"states": LIMBS}, "states.observation.state: "),
         ({"action_dim": 8}, {}, "8 numbers, the environment's 5"),
-        ({}, {"action_columns": (0, 1)}, "action_columns: names 2"),
         ({}, {"action_columns": (0, 1, 2, 3, 5)}, "action_columns: must be 0 to 4"),
-        ({"pictures": {FRONT: (8, 6, 3)}}, {}, "8 x 6 x 3, but"),
         ({}, {"fps": 5.0}, "makes 10"),
-        ({}, {"fps": 50.0}, "makes 10"),
     ],
 )
 def test_what_does_not_fit_is_named_with_the_way_out(takes, options, message):

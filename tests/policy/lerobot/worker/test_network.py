@@ -142,14 +142,7 @@ class Policy(torch.nn.Module):
 
 
 class Loads:
-    """Loads policies from a file in LeRobot's way, and counts them.
-
-    Args:
-        file: Where the weights are written.
-        prefix: What stands before the names of the weights.
-        change: What is done to a policy that was loaded.
-        changes: Other weights; None for those that the file lacks.
-    """
+    """Loads policies from a file in LeRobot's way, and counts them."""
 
     def __init__(
         self, file: Path, prefix: str = "", change: Callable[[Policy], object] = lambda _: None, **changes: Any
