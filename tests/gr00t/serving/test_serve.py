@@ -6,9 +6,6 @@ import os
 import signal
 import socket
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -21,33 +18,13 @@ from tests.end_to_end.launching import free_port, patience_s, wait_until
 # The command, from what is typed to the exit code.
 
 
-@contextmanager
-def signalled_when_healthy(port: int, number: signal.Signals, found: list[int]) -> Iterator[None]:
-    """Wait for a server in this process to say that it is well, then send the process a signal."""
-
-    def watch() -> None:
-        deadline = time.monotonic() + 60.0
-        while time.monotonic() < deadline and not found:
-            client = http.client.HTTPConnection("127.0.0.1", port, timeout=60.0)
-            try:
-                client.request("GET", "/health")
-                found.append(client.getresponse().status)
-            except OSError:
-                time.sleep(0.05)
-        os.kill(os.getpid(), number)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    yield
-    thread.join()
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_server_with_its_exit_code(number, code):
-    port, found = free_port(), []
-    with signalled_when_healthy(port, number, found):
-        assert main(["zero_action", "reach", "--protocol", "openpi", "--port", str(port)]) == code
-    assert found == [200]
+def is_healthy(port: int) -> bool:
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=60.0)
+    try:
+        client.request("GET", "/health")
+    except OSError:
+        return False
+    return client.getresponse().status == 200
 
 
 def is_up(port: int) -> bool:
@@ -57,16 +34,25 @@ def is_up(port: int) -> bool:
         return False
 
 
-def test_a_kill_in_gr00ts_protocol_ends_the_server_in_order():
+@pytest.mark.parametrize(
+    ("protocol", "is_there", "end", "code"),
+    [
+        ("openpi", is_healthy, lambda port: os.kill(os.getpid(), signal.SIGINT), 130),
+        ("openpi", is_healthy, lambda port: os.kill(os.getpid(), signal.SIGTERM), 143),
+        ("gr00t", is_up, lambda port: PolicyClient("127.0.0.1", port).kill_server(), 0),
+    ],
+    ids=["interrupt", "termination", "kill in GR00T's protocol"],
+)
+def test_a_signal_or_a_kill_ends_the_server_with_its_exit_code(protocol, is_there, end, code):
     port = free_port()
 
-    def kill() -> None:
-        wait_until(lambda: is_up(port), timeout_s=patience_s(60.0))
-        PolicyClient("127.0.0.1", port).kill_server()
+    def end_it() -> None:
+        wait_until(lambda: is_there(port), timeout_s=patience_s(60.0))
+        end(port)
 
-    thread = threading.Thread(target=kill)
+    thread = threading.Thread(target=end_it)
     thread.start()
-    assert main(["zero_action", "reach", "--protocol", "gr00t", "--port", str(port)]) == 0
+    assert main(["zero_action", "reach", "--protocol", protocol, "--port", str(port)]) == code
     thread.join()
 
 
