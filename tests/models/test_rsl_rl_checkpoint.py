@@ -500,23 +500,6 @@ def test_the_joints_and_observations_that_an_onnx_file_names_are_known(tmp_path)
     assert (network.stated_actions, network.stated_terms) == (("hip", "knee"), ("joint_pos", "command"))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_a_memory_for_one_batch_entry_is_asked_entry_by_entry(tmp_path):
-    network = OnnxNetwork(
-        onnx_file(
-            tmp_path / "one.onnx",
-            Remembering(),
-            torch.zeros(1, 4),
-            torch.zeros(1, 1, 4),
-            input_names=["obs", "h_in"],
-            output_names=["actions", "h_out"],
-            dynamic_axes={"obs": {0: "batch"}},
-        )
-    )
-    answer = network.answer(torch.ones(3, 4), (torch.tensor([0.0, 1.0, 2.0])[None, :, None].expand(1, 3, 4),))
-    assert answer.mean[:, 0].tolist() == [1.0, 2.0, 3.0]
-
-
 def test_files_that_are_none_are_refused_and_without_onnxruntime_it_is_said_what_to_install(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     (tmp_path / "policy").write_text("no archive and no graph")

@@ -227,10 +227,3 @@ def test_what_makes_no_sense_is_named(dataset, tmp_path, change, says):
 def test_what_is_within_the_limits_is_read(dataset, change):
     change(dataset)
     assert open_dataset(dataset).episodes
-
-
-@pytest.mark.parametrize("version", [DatasetVersion.V30])
-def test_a_common_table_that_lacks_control_steps_is_named(dataset, tmp_path):
-    shutil.copy(next(dataset.glob("meta/episodes/*/*.parquet")), next(dataset.glob("data/*/*.parquet")))
-    with pytest.raises(StorageError, match="has 1 rows of episode 0, expected 4"):
-        write_recordings(dataset, tmp_path / "back")

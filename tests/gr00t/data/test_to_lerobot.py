@@ -214,23 +214,22 @@ def test_pictures_of_odd_size_come_back_in_their_own(tmp_path, lossless, shape):
     assert brought_back(dataset, tmp_path)[0].arrays["camera_obs/wrist_cam_rgb"].shape == pictures.shape
 
 
-def test_an_interrupted_conversion_is_no_dataset(run_directory, tmp_path):
+def test_an_interrupted_conversion_is_no_dataset_and_a_directory_that_holds_something_is_left_alone(
+    run_directory, tmp_path
+):
     def stop(done, due):
         if done == 2:
             raise KeyboardInterrupt
 
+    target = tmp_path / "dataset"
     with pytest.raises(KeyboardInterrupt):
-        write_lerobot_dataset(run_directory, tmp_path / "dataset", LeRobotOptions(no_videos=True), told=stop)
+        write_lerobot_dataset(run_directory, target, LeRobotOptions(no_videos=True), told=stop)
+    before = sorted(target.rglob("*"))
     with pytest.raises(StorageError, match="conversion"):
-        open_dataset(tmp_path / "dataset")
-
-
-def test_a_directory_that_holds_something_is_left_alone(run_directory, tmp_path):
-    (tmp_path / "dataset").mkdir()
-    (tmp_path / "dataset" / "mine.txt").write_text("keep")
+        open_dataset(target)
     with pytest.raises(ConfigError, match="--output_dir"):
         converted(run_directory, tmp_path)
-    assert [path.name for path in (tmp_path / "dataset").iterdir()] == ["mine.txt"]
+    assert sorted(target.rglob("*")) == before
 
 
 ODD = np.zeros((4, 4, 6, 8), np.uint8)

@@ -96,17 +96,6 @@ def test_only_env_slots_that_need_a_chunk_are_asked_for(tmp_path):
     assert asked == [[3], [], [1], [], [2], [], [1], [], [2]]
 
 
-def test_an_env_slot_whose_episode_has_ended_is_not_asked_for_any_more(tmp_path):
-    env, policy = LimbEnvironment(2), made(tmp_path)
-    observation = started(env, policy, [0, 1])
-    policy.get_action(env, observation)
-    policy.end_episodes(env, [0])
-    action = [policy.get_action(env, observation) for _ in range(CHUNK)][-1]
-    assert [query.batch_size for query in policy.queries] == [2, 1]
-    assert not action[0].any()
-    assert action[1].any()
-
-
 def test_the_job_has_the_first_word_then_the_episode_then_the_yaml_file(tmp_path):
     silent = {"language_instruction": "stand still"}
     policy = made(tmp_path, yaml=silent)

@@ -108,14 +108,6 @@ def test_only_pictures_that_a_query_shows_are_drawn(tmp_path, settings, options,
     assert environment.pictures_drawn == drawn
 
 
-def test_the_history_of_an_episode_begins_with_its_first_observation(tmp_path):
-    # The states of the fake count by their age: with one action for each look, every step shows another past.
-    with made(saved(tmp_path, n_obs_steps=2, n_action_steps=1)) as policy:
-        environment = LimbEnvironment(2)
-        (actions, *_) = played(policy, environment, 2).values()
-    assert len({round(float(each), 6) for each in actions[:, 0]}) == len(actions)
-
-
 class NotedNetwork:
     """Stands for the network of a policy, and notes for which words it was asked in each query."""
 

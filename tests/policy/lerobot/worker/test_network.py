@@ -36,14 +36,6 @@ def lerobot(monkeypatch) -> Iterator[None]:
         del sys.modules[name]
 
 
-def test_a_policy_is_loaded_with_its_processors_on_a_device(tmp_path):
-    policy, before, after = loaded(str(saved(tmp_path, "act")), "cpu")
-    assert policy.config.type == "act"
-    assert policy.config.device == "cpu"
-    assert before({"observation.state": 1}) == {"observation.state": 2}
-    assert after(4) == 2
-
-
 def actions(directory: Path) -> np.ndarray:
     """Return the three actions of a query about the last two observations of one entry."""
     shown = {PICTURE: np.zeros((1, 2, 6, 8, 3), np.uint8), STATE: np.array([[[1.0] * 6, [3.0] * 6]], np.float32)}
