@@ -111,7 +111,7 @@ class Unasked(Gr00tClosedloopPolicy):
 
 def test_what_nobody_could_compare_beforehand_fails_the_job_before_its_first_step(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    on_the_hub = ({"model_path": "models/lift"}, {}, "there is no model at models/lift")
+    on_the_hub = ({"model_path": "models/lift"}, {}, "at models/lift")
     mistakes = {"blind": MISTAKES["blind"], "maybe-on-the-hub": on_the_hub}
     write_files(tmp_path, {name: changes for name, (changes, _, _) in mistakes.items()})
     policy = f"{__name__}.{Unasked.__qualname__}"

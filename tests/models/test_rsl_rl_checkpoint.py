@@ -84,7 +84,7 @@ def test_a_network_answers_with_the_bits_of_rsl_rl(training_of, kind):
     training = training_of(kind)
     generator = torch.get_rng_state()
     network, reference = load(training), training.reference()
-    assert torch.equal(torch.get_rng_state(), generator), "the generator of the process is left alone"
+    assert torch.equal(torch.get_rng_state(), generator)
     assert network.num_inputs == NUM_OBSERVATIONS
     for batch_size in (1, 5, 64):
         reference.policy.reset()
@@ -233,7 +233,7 @@ def test_a_checkpoint_of_another_library_is_named_with_the_way_out(tmp_path, con
     assert all(words in message for words in (*told, "trace its actor"))
     with pytest.raises(ConfigError) as caught:
         load_network(tmp_path / "model_0.pt", None, CPU)
-    assert told[0] in str(caught.value), "whether or not a configuration of rsl_rl is beside it"
+    assert told[0] in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -502,7 +502,7 @@ def test_the_joints_and_observations_that_an_onnx_file_names_are_known(tmp_path)
 
 def test_files_that_are_none_are_refused_and_without_onnxruntime_it_is_said_what_to_install(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
-    (tmp_path / "policy").write_text("no archive and no graph")
+    (tmp_path / "policy").write_text("no archive")
     with pytest.raises(ConfigError, match="as ONNX"):
         OnnxNetwork(tmp_path / "policy")
     with pytest.raises(ConfigError, match="as TorchScript"):

@@ -84,7 +84,7 @@ def test_every_parameter_and_every_layer_counts():
 def test_what_nobody_can_look_into_has_no_hash(opaque):
     holder = Holder(gain=1)
     vars(holder)["itself"] = holder
-    assert state_hash(holder) is not None, "what holds itself is no riddle"
+    assert state_hash(holder) is not None
     assert state_hash(Holder(held=opaque)) is None
     assert lent_policy(Holder(held=opaque).act).content.stated == {"state in memory": "unknown"}
 

@@ -75,7 +75,7 @@ def test_episodes_that_are_not_consolidated_yet_are_found(tmp_path):
 
 def test_a_missing_episode_is_told_with_those_that_exist(tmp_path):
     policy = replay(recording(tmp_path, indices=[0, 1, 2, 5]))
-    with pytest.raises(PolicyError, match=r"holds no episode 3; it holds episodes 0 to 2, 5"):
+    with pytest.raises(PolicyError, match=r"no episode 3;.*0 to 2, 5"):
         play(policy, 6)
 
 
@@ -123,7 +123,7 @@ def test_recorded_episodes_with_gaps_are_played_one_after_the_other(tmp_path, ch
     assert not policy.can_play(len(played))
     actions, _ = play(policy, len(played))
     assert [int(actions[index][0, 0]) for index in range(len(played))] == played
-    with pytest.raises(PolicyError, match=f"episode {len(played)}; .* episodes 0, 2, 5"):
+    with pytest.raises(PolicyError, match=f"episode {len(played)};.*0, 2, 5"):
         play(policy, len(played) + 1)
 
 

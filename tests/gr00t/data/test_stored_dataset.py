@@ -128,7 +128,7 @@ def test_links_of_a_cache_lead_to_its_own_files_alone(dataset, tmp_path):
     shutil.move(info.resolve(), secret)
     info.unlink()
     info.symlink_to(secret)
-    with pytest.raises(StorageError, match="outside of the dataset"):
+    with pytest.raises(StorageError, match="outside"):
         open_dataset(revision)
     # Nor does a cache of whose files the directory itself is a link.
     shutil.move(repository / "blobs", tmp_path / "elsewhere")
@@ -136,7 +136,7 @@ def test_links_of_a_cache_lead_to_its_own_files_alone(dataset, tmp_path):
     shutil.move(secret, tmp_path / "elsewhere/info")
     info.unlink()
     info.symlink_to("../../../blobs/info")
-    with pytest.raises(StorageError, match="outside of the dataset"):
+    with pytest.raises(StorageError, match="outside"):
         open_dataset(revision)
 
 

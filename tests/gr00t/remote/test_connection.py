@@ -46,7 +46,7 @@ def test_something_else_that_listens_is_said_to():
         other.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 10)
         other.recv(1000)
 
-    another = pytest.raises(ServerUnreachableError, match="does not speak ZeroMQ")
+    another = pytest.raises(ServerUnreachableError, match="speak ZeroMQ")
     with pretending(talk, introduce=False) as port, connected(port, wait_for_server_s=0.5) as connection, another:
         connection.wait_until_ready()
 
@@ -109,7 +109,7 @@ def test_an_answer_that_comes_twice_is_not_taken_for_the_next_one():
 
 
 def test_what_cannot_travel_is_refused_before_it_is_sent():
-    with answering(PONG) as port, connected(port) as connection, pytest.raises(PolicyError, match="a set may not"):
+    with answering(PONG) as port, connected(port) as connection, pytest.raises(PolicyError, match="a set may"):
         connection.ask("get_action", {"observation": {1, 2}})
 
 
@@ -182,7 +182,7 @@ class SlowServer(Codec):
 
     def decode(self, said: Any) -> str:
         if len(self.asked) == self.fails_at:
-            raise AnswerError("failed: no memory left")
+            raise AnswerError("no memory left")
         return said.decode()
 
 
@@ -221,7 +221,7 @@ def test_the_last_answer_has_to_come_no_later_than_the_first():
     server = SlowServer(*[0.01] * 2, *[0.15] * 6, remembers=True)
     with pytest.raises(ServerUnreachableError, match=r"0.25 s"):
         asked(server, 2, 6)
-    assert len(server.times_s) >= 4, "at most two of the six were waited for"
+    assert len(server.times_s) >= 4
 
 
 def test_answers_that_were_late_are_asked_for_once_more_all_at_once():
@@ -232,6 +232,6 @@ def test_answers_that_were_late_are_asked_for_once_more_all_at_once():
 
 def test_what_a_server_says_before_it_ends_is_told_although_a_later_question_found_it_gone():
     server = SlowServer(0.0, 0.0, 0.0, remembers=True, fails_at=3)
-    with pytest.raises(PolicyError, match="failed: no memory left"):
+    with pytest.raises(PolicyError, match="no memory left"):
         asked(server, 2, 2)
     assert server.asked == ["look 0", "look 1", "look 0"]

@@ -73,9 +73,9 @@ def test_a_released_server_is_asked_in_the_form_that_it_reads(tmp_path, release,
 
 def test_an_error_of_a_released_server_is_told_and_not_that_of_another_form(tmp_path):
     def refuse(observation: dict[str, Any], options: Any) -> dict[str, np.ndarray]:
-        raise KeyError("the gripper is missing")
+        raise KeyError("no gripper here")
 
-    told = pytest.raises(PolicyError, match="the gripper is missing")
+    told = pytest.raises(PolicyError, match="no gripper here")
     with released_server(N1_7, server_of(refuse)) as port, told:
         played(gr00t_at(port, tmp_path))
 
@@ -132,4 +132,4 @@ def test_a_released_client_for_simulation_is_answered_with_flat_keys(release):
         nested, _ = client.get_action(seen)
         assert nested["arm"].tolist() == action["action.arm"].tolist()
         del flat["state.leg"]
-        assert "the observation lacks 'state.leg'" in client.get_action(flat)["error"]
+        assert "lacks 'state.leg'" in client.get_action(flat)["error"]

@@ -124,7 +124,7 @@ def test_a_client_follows_no_server_to_another_address():
             location = f"Location: ws://127.0.0.1:{elsewhere}/\r\nContent-Length: 0\r\n\r\n"
             other.sendall(b"HTTP/1.1 302 Found\r\n" + location.encode())
 
-        told = pytest.raises(ConnectionError, match=f"it sends clients to ws://127.0.0.1:{elsewhere}/")
+        told = pytest.raises(ConnectionError, match=f"to ws://127.0.0.1:{elsewhere}/")
         with pretending(redirect, introduce=False) as port, told:
             Websocket(ServerAddress(host="127.0.0.1", port=port), 60.0, numbers_answers=False)
     assert not asked.is_set()

@@ -132,14 +132,14 @@ def test_jpeg_loses_little_and_has_no_fourth_channel():
     arrived = travelled({"image": picture()}, "jpeg")["image"].decoded()
     assert arrived.shape == (24, 32, 3)
     assert np.abs(arrived.astype(int) - picture()).mean() < 4
-    with pytest.raises(WireError, match="4 channels as JPEG may not travel"):
+    with pytest.raises(WireError, match="4 channels"):
         travelled({"image": picture(4)}, "jpeg")
 
 
 def test_a_number_of_numpy_travels_as_a_number_and_a_complex_one_not_at_all():
     sent = travelled({"share": np.float32(0.5), "count": np.int64(3), "done": np.bool_(1)})
     assert repr(sent) == repr({"share": 0.5, "count": 3, "done": True})
-    with pytest.raises(WireError, match="complex64 may not travel"):
+    with pytest.raises(WireError, match="complex64"):
         travelled({"wave": np.complex64(1)})
 
 
@@ -173,7 +173,7 @@ def peak_of(work: Callable[[], object]) -> int:
 @pytest.mark.parametrize(("size", "says"), [(268_435_456, "no msgpack"), (268_435_457, "at most 268435456")])
 def test_a_message_has_at_most_256_mebibytes(unpack, size, says):
     class Sized(bytes):
-        """Bytes that say they are many."""
+        """Bytes that lie."""
 
         def __len__(self) -> int:
             return size

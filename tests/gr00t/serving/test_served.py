@@ -362,7 +362,7 @@ def test_a_client_that_finds_no_env_slot_is_told_so_and_may_come_again():
                     return
             except InvalidStatus:
                 time.sleep(0.02)
-        raise AssertionError("the env slot was not given back")
+        raise AssertionError("it stays taken")
 
 
 def test_only_who_has_the_token_may_ask_and_everybody_may_ask_for_the_health():

@@ -116,7 +116,7 @@ def test_only_what_succeeded_is_learned_unless_told_otherwise(lift):
     files = sorted(lift.glob("*.h5"))
     assert [each.episode_index for each in find_demonstrations(files)] == [0, 1, 2]
     assert [each.episode_index for each in find_demonstrations(files, only_successes=False)] == [0, 1, 2, 3]
-    with pytest.raises(ConfigError, match="1 did not succeed"):
+    with pytest.raises(ConfigError, match="1 did not"):
         find_demonstrations(files[3:])
 
 

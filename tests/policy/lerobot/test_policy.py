@@ -147,7 +147,7 @@ def test_a_policy_is_known_by_its_files_and_the_packages_of_its_interpreter(tmp_
 
 def test_a_misfit_is_refused_without_starting_the_policy(tmp_path):
     options = LeRobotPolicyCfg(**options_for(saved(tmp_path), states={STATE: ("fingers",)}))
-    with pytest.raises(ConfigError, match=r"6 numbers, .* 2$"):
+    with pytest.raises(ConfigError, match=r"6 numbers.* 2$"):
         LeRobotPolicy.check_fit(options, LimbEnvironment(1))
 
 
@@ -156,7 +156,7 @@ def test_it_is_said_if_the_rate_for_which_a_policy_was_made_is_unknown(tmp_path,
     options = {} if fps is None else {"fps": fps}
     with made(saved(tmp_path), **options) as policy:
         policy.check_environment(LimbEnvironment(1))
-    assert ("steps per second is unknown" in caplog.text) is (fps is None)
+    assert ("second is unknown" in caplog.text) is (fps is None)
 
 
 def test_an_interpreter_is_a_program_that_would_be_run():
@@ -324,6 +324,6 @@ def test_a_memory_that_outgrows_what_a_server_takes_is_refused(tmp_path):
     actions_of(alone, LimbEnvironment(1), episodes(1))
     alone.close()
     with sharing(LeRobotPolicy.from_dict(options), options, num_ranks=1) as (policy,):
-        with pytest.raises(PolicyError, match=r"memory grows .* leave policy_server out"):
+        with pytest.raises(PolicyError, match=r"memory grows .*policy_server"):
             actions_of(policy, LimbEnvironment(1), episodes(1))
         policy.close()

@@ -172,7 +172,7 @@ def test_a_policy_with_all_weights_of_its_file_is_loaded_once_in_whichever_preci
 @pytest.mark.parametrize("weight", [None, torch.zeros(9, 2)])
 def test_weights_that_the_file_lacks_or_has_of_another_shape_are_left_to_chance(tmp_path, weight):
     load = Loads(tmp_path / "weights", second__weight=weight)
-    with pytest.raises(ValueError, match=r"LeRobot leaves 1 of 7 weights to chance, .*: second\.weight"):
+    with pytest.raises(ValueError, match=r"1 of 7.*: second\.weight"):
         surely_loaded(load, load.file)
 
 
@@ -388,5 +388,5 @@ def test_a_memory_that_cannot_be_carried_is_refused_by_its_name():
     policy = MemoryPolicy(put(noise=torch.Generator()), put(noise=None))
     memory = found(policy)
     policy.select_action()
-    with pytest.raises(TypeError, match="_queues, noise: a Generator"):
+    with pytest.raises(TypeError, match="noise: a Generator"):
         memory.kept()
