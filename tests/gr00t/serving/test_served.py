@@ -246,6 +246,15 @@ def test_what_does_not_fit_is_refused_by_name_and_the_next_observation_is_answer
         assert "actions" in answer_of_pi(connection, shown_to_pi())
 
 
+def test_a_policy_that_reads_no_instruction_needs_none():
+    class DeafPolicy(LookPolicy):
+        def start_episodes(self, env, starts):
+            self.words.update({start.env_id: "" for start in starts})
+
+    with serving("openpi", DeafPolicy, **OF_OPENPI) as other, introduced(other) as (connection, _):
+        assert "actions" in answer_of_pi(connection, shown_to_pi(prompt=None))
+
+
 # Clients of vla-eval have a session with episodes.
 
 
@@ -350,6 +359,22 @@ def test_a_message_beyond_the_limit_ends_the_session_with_a_reason(port):
         connection.send(b"x" * (LIMITS.max_message_bytes + 1))
         with pytest.raises(ConnectionClosed, match="1009"):
             connection.recv(60.0)
+
+
+def test_a_policy_that_fails_says_so_and_plays_the_next_episode():
+    class TumblePolicy(WalkPolicy):
+        def act_in_some(self, env, observation, env_ids):
+            if any(self.gone[env_id].any() for env_id in env_ids):
+                raise ValueError("tumbled")
+            return super().act_in_some(env, observation, env_ids)
+
+    with serving("vla_eval", TumblePolicy) as port, connected(port) as connection:
+        for _ in range(2):
+            connection.send(start(1))
+            assert asked(connection, shown(2))["type"] == "action"
+            assert asked(connection, shown(3))["payload"]["error"].endswith("ValueError: tumbled")
+            assert "no episode" in asked(connection, shown(4))["payload"]["error"]
+            connection.send(packed("episode_end", {}, 5))
 
 
 def test_a_client_that_finds_no_env_slot_is_told_so_and_may_come_again():

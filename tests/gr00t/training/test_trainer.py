@@ -55,6 +55,15 @@ def test_ranks_are_the_same_bits_after_every_step(directory):
     assert f"alike for {NUM_STEPS} steps" in finished.stdout
 
 
+def test_the_average_follows_the_weights(directory):
+    learner = trainer(directory, learning_rate=2e-3)
+    for _ in range(3):
+        learner.step()
+    weights, average = learner.model.state_dict(), learner.average.state_dict()
+    moved = [name for name in weights if not torch.equal(weights[name], average[name])]
+    assert len(moved) > len(weights) / 2
+
+
 def test_a_loss_that_is_nan_ends_the_training(directory):
     learner = trainer(directory)
     with torch.no_grad():

@@ -108,6 +108,17 @@ def test_only_pictures_that_a_query_shows_are_drawn(tmp_path, settings, options,
     assert environment.pictures_drawn == drawn
 
 
+def test_columns_of_an_action_are_taken_in_order_and_of_a_chunk_the_first_actions(tmp_path):
+    saved(tmp_path)
+    found = []
+    for options in ({}, {"action_columns": [4, 3, 2, 1, 0]}, {"n_action_steps": 2}):
+        with made(tmp_path, **options) as policy:
+            found.append(played(policy, LimbEnvironment(1), 1)[0])
+    whole, turned, few = found
+    assert torch.equal(turned[0], whole[0].flip(0))
+    assert torch.equal(few[:2], whole[:2])
+
+
 class NotedNetwork:
     """Stands for the network of a policy, and notes for which words it was asked in each query."""
 
