@@ -219,7 +219,7 @@ def checkpoint(directory: Path, processor: Any) -> None:
     (directory / "processor_config.json").write_text(processor if isinstance(processor, str) else json.dumps(processor))
 
 
-def resolved(yaml: str, **where: str) -> Any:
+def resolved(yaml: str, **where: Any) -> Any:
     options = {"policy_config_yaml_path": yaml, "policy_device": "cpu"}
     job = job_of(POLICY, options, environment_args={"camera_size": 64}, enable_cameras=True)
     return resolve_jobs([job], **where)

@@ -93,7 +93,7 @@ class Homesick(NetworkPolicy):
         self, observation: dict[str, Any], options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         self.asked()
-        home = np.tile(np.float32([*PANDA.robot.home, 0.0]), (len(observation["state"]["arm"]), HORIZON, 1))
+        home = np.tile(np.array([*PANDA.robot.home, 0.0], np.float32), (len(observation["state"]["arm"]), HORIZON, 1))
         return {"arm": home[..., :-1].copy(), "gripper": home[..., -1:].copy()}, {}
 
 

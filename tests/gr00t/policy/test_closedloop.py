@@ -43,7 +43,7 @@ from tests.gr00t.fakes import (
     RandomModel,
     write_policy_yaml,
 )
-from tests.gr00t.panda_checkpoint import POLICY, write_panda_yaml
+from tests.gr00t.panda_checkpoint import POLICY, save_small_checkpoint, write_panda_yaml
 from tests.machine import show_gpus
 from tests.policy.playing import actions_of, job_of, start
 
@@ -477,25 +477,6 @@ def test_a_robot_is_known_by_what_any_release_calls_it(monkeypatch, written, nam
     assert gr00t_closedloop_policy.embodiment_tag(written).name == name
 
 
-def save_limb_checkpoint(directory: Path, steps: list[int]) -> None:
-    """Write a checkpoint with random weights for `LimbEnvironment`, which is shown some steps."""
-    from gr00t.data.types import ModalityConfig, compute_statistics  # noqa: PLC0415  transformers takes seconds to load
-    from gr00t.model.building import build_small_model  # noqa: PLC0415
-    from gr00t.model.checkpoint import save_checkpoint  # noqa: PLC0415
-
-    shown = {"video": steps, "state": steps, "action": list(range(HORIZON)), "language": [0]}
-    modalities = {
-        name: ModalityConfig(delta_indices=shown[name], modality_keys=list(each.modality_keys))
-        for name, each in MODALITIES.items()
-    }
-    limits = {
-        name: {key: compute_statistics(np.array([[-1.0] * size, [1.0] * size])) for key, size in sizes.items()}
-        for name, sizes in DIMENSIONS.items()
-    }
-    sizes = {"hidden_size": 32, "num_layers": 1, "num_attention_heads": 2}
-    save_checkpoint(directory, *build_small_model({"new_embodiment": (modalities, limits)}, sizes=sizes))
-
-
 class TestConformance(PolicyConformance):
     policy_class = Gr00tClosedloopPolicy
 
@@ -503,7 +484,14 @@ class TestConformance(PolicyConformance):
     @classmethod
     def checkpoint(cls, tmp_path_factory):
         directory = tmp_path_factory.mktemp("conformance")
-        save_limb_checkpoint(directory / "checkpoint", steps=[-3, 0])
+        # It looks back.
+        steps = {"video": [-3, 0], "state": [-3, 0], "action": list(range(HORIZON)), "language": [0]}
+        shown = {name: (steps[name], each.modality_keys) for name, each in MODALITIES.items()}
+        limits = {
+            name: {key: [[-1.0] * size, [1.0] * size] for key, size in sizes.items()}
+            for name, sizes in DIMENSIONS.items()
+        }
+        save_small_checkpoint(directory / "checkpoint", shown, limits)
         yaml_path = write_policy_yaml(directory, model_path="checkpoint", policy_device="cpu")
         cls.options = {"policy_config_yaml_path": yaml_path}
 
@@ -541,7 +529,7 @@ class LimbBuilder(CoinBuilder):
         return LimbEnvironment(num_envs)
 
 
-def reported(directory: Path, package: type[RandomModel]) -> tuple[JobReport, dict[int, str]]:
+def reported(directory: Path, package: type[RandomModel]) -> tuple[JobReport, dict[int, Any]]:
     """Return the report of a job with three env slots, and the checksums of its episodes' arrays."""
     yaml = write_policy_yaml(directory.parent, model_path="owner/name", policy_device="cpu")
 

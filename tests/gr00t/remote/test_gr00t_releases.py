@@ -49,10 +49,10 @@ def server_of(act: Callable[..., dict[str, np.ndarray]] | None = None, **options
 def played(policy: PolicyBase) -> torch.Tensor:
     """Actions of four episodes."""
     environment = LimbEnvironment(2)
-    policy.reset()
-    policy.check_environment(environment)
-    rollout(environment, policy, episodes(4), [])
-    policy.close()
+    with closing(policy):
+        policy.reset()
+        policy.check_environment(environment)
+        rollout(environment, policy, episodes(4), [])
     return torch.stack(environment.actions)
 
 
@@ -62,7 +62,7 @@ def test_a_released_server_is_asked_in_the_form_that_it_reads(tmp_path, release,
     server = server_of(wrapped_for_simulation=wrapped)
     with released_server(release, server) as port:
         here = LimbPolicy(ClosedloopPolicyArgs(policy_config_yaml_path=write_policy_yaml(tmp_path), rows_per_query=2))
-        assert torch.equal(played(gr00t_at(port, tmp_path, rows_per_query=2)), played(here))
+        assert torch.equal(played(gr00t_at(port, tmp_path, rows_per_query=2, timeout_s=20.0)), played(here))
         if not wrapped:
             # The model package's own client speaks as the server does, too.
             with closing(PolicyClient("127.0.0.1", port, timeout_ms=20_000)) as client:
@@ -77,7 +77,7 @@ def test_an_error_of_a_released_server_is_told_and_not_that_of_another_form(tmp_
 
     told = pytest.raises(PolicyError, match="no gripper here")
     with released_server(N1_7, server_of(refuse)) as port, told:
-        played(gr00t_at(port, tmp_path))
+        played(gr00t_at(port, tmp_path, timeout_s=20.0))
 
 
 # Their clients, answered by the server of this project.

@@ -107,7 +107,7 @@ def test_words_that_went_through_numpy_are_words(prompt, is_text):
 # Messages of vla-eval, whose pictures are raw or encoded.
 
 
-def travelled(payload: dict[str, Any], picture_format: str = "raw") -> dict[str, Any]:
+def travelled(payload: dict[str, Any], picture_format: Any = "raw") -> dict[str, Any]:
     message = Message(kind=OBSERVATION, payload=payload, number=1)
     return VlaEvalCodec.unpack(VlaEvalCodec.pack(message, picture_format)).payload
 

@@ -121,7 +121,7 @@ def test_an_expert_can_be_asked_after_all_workers_were_lost():
 @pytest.mark.parametrize("task", ["reach-v3", "door-open-v3", "drawer-close-v3", "pick-place-v3"])
 def test_the_expert_plays_meta_worlds_task_with_the_same_bits_for_any_number_of_env_slots(task):
     pytest.importorskip("metaworld", reason="Meta-World is not installed; docs/how_to/metaworld.md says how")
-    traces = [Trace(), Trace()]
+    traces, records = [Trace(), Trace()], {}
     for num_envs, trace in zip((1, 4), traces, strict=True):
         records = run(f"metaworld:{task}", num_envs=num_envs, policy=MetaWorldExpertPolicy(), observer=trace)
     assert traces[0].steps == traces[1].steps
