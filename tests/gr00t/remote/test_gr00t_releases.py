@@ -75,9 +75,12 @@ def test_an_error_of_a_released_server_is_told_and_not_that_of_another_form(tmp_
     def refuse(observation: dict[str, Any], options: Any) -> dict[str, np.ndarray]:
         raise KeyError("no gripper here")
 
-    told = pytest.raises(PolicyError, match="no gripper here")
-    with released_server(N1_7, server_of(refuse)) as port, told:
-        played(gr00t_at(port, tmp_path, timeout_s=20.0))
+    with (
+        released_server(N1_7, server_of(refuse)) as port,
+        closing(gr00t_at(port, tmp_path, timeout_s=20.0)) as policy,
+        pytest.raises(PolicyError, match="no gripper here"),
+    ):
+        rollout(LimbEnvironment(2), policy, episodes(4), [])
 
 
 # Their clients, answered by the server of this project.
