@@ -17,7 +17,6 @@ from isaaclab_arena.environments.tasks.grasping import Reach
 from isaaclab_arena.environments.tasks.velocity_go1 import VelocityGo1
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import point
-from isaaclab_arena.interfaces.specs import CAMERAS
 from isaaclab_arena.sim.backend import Backend, Capture, capture_on
 from tests.environments.building import (
     ALL_ENVIRONMENTS,
@@ -30,6 +29,7 @@ from tests.environments.building import (
     solved,
     start,
 )
+from tests.environments.building import steps_of as steps_of_any
 from tests.environments.comparing import assert_the_same, flat, random_actions, tensors_of
 from tests.environments.variations.varying import build_varied
 from tests.sim.tape import tape
@@ -76,26 +76,38 @@ def test_a_nan_action_is_an_error_of_its_env_slot_alone_until_that_begins_anew(n
     assert not env.step(torch.zeros(env.action_space.shape)).diverged.any()
 
 
-def test_the_state_has_isaac_labs_layout():
-    env = build("pick_and_place", num_envs=2, object="can")
-    start(env)
-    state = env.state()
-    assert set(state["rigid_object"]) == {"can", "bin"}
-    robot = state["articulation"]["robot"]
-    shapes = {name: tuple(value.shape) for name, value in robot.items()}
-    assert shapes == {"joint_position": (2, 9), "joint_velocity": (2, 9), "root_pose": (2, 7), "root_velocity": (2, 6)}
-    assert tuple(state["rigid_object"]["can"]["root_pose"].shape) == (2, 7)
-    assert tuple(state["rigid_object"]["can"]["root_velocity"].shape) == (2, 6)
-    assert build("open_drawer").state()["articulation"]["cabinet"]["joint_position"].shape == (1, 1)
+POSE, VELOCITY = 7, 6
+ARM = {"joint_position": 9, "joint_velocity": 9, "root_pose": POSE, "root_velocity": VELOCITY}
 
 
-def test_the_velocity_of_a_loose_thing_is_that_of_its_joint_to_the_last_bit():
-    env = build("stack", num_envs=3)
+@pytest.mark.parametrize(
+    ("name", "robot", "others"),
+    [
+        ("stack", ARM, {"red_cube", "blue_cube"}),
+        ("open_drawer", ARM, set()),
+        ("velocity_go1", {**ARM, "joint_position": 12, "joint_velocity": 12}, set()),
+        ("cartpole", {**ARM, "joint_position": 2, "joint_velocity": 2}, set()),
+    ],
+)
+def test_the_state_has_isaac_labs_layout_and_loose_bodies_move_as_their_joints_do(name, robot, others):
+    env = build(name, num_envs=2)
     start(env)
-    for action in torch.rand(20, *env.action_space.shape) - 0.5:
-        env.step(action)
-        for thing, joint in env.task.spec.rigid_objects.items():
-            assert torch.equal(env.state()["rigid_object"][thing]["root_velocity"], env.backend.free_velocity(joint))
+    steps_of_any(env, torch.full(env.action_space.shape, 0.3), 5)
+    state, loose = env.state(), {"red_cube": "red/free", "blue_cube": "blue/free", "robot": "robot/free"}
+    found = state["articulation"]["robot"]
+    assert {key: tuple(value.shape) for key, value in found.items()} == {key: (2, size) for key, size in robot.items()}
+    assert set(state.get("rigid_object", {})) == others
+    assert set(state["articulation"]) == {"robot", *(["cabinet"] if name == "open_drawer" else [])}
+    if name in ("open_drawer", "cartpole"):
+        assert not found["root_velocity"].any()
+        assert found["root_pose"][0, 2] == pytest.approx(1.2 if name == "cartpole" else 0.0)
+    for thing, body in {
+        **state.get("rigid_object", {}),
+        **({"robot": found} if name == "velocity_go1" else {}),
+    }.items():
+        assert torch.equal(body["root_pose"], env.backend.joint_position(loose[thing]))
+        assert torch.equal(body["root_velocity"], env.backend.free_velocity(loose[thing]))
+        assert body["root_velocity"].any()
 
 
 @pytest.mark.parametrize(("name", "mode"), [*IN_SOME_ACTION_MODE, *((name, None) for name in FLOOR_ENVIRONMENTS)])
@@ -190,29 +202,17 @@ def given(env: ArenaEnvironment, actions: torch.Tensor) -> list[dict[str, torch.
     return seen
 
 
+SEEING = {"enable_cameras": True, "camera_size": 16}
+
+
 @pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
-def test_every_task_gives_the_same_where_its_verdicts_are_replayed(name, caplog):
+def test_every_task_gives_the_same_where_its_verdicts_are_replayed_also_beside_pictures(name, caplog):
+    options = SEEING if name == "lift_object" else {}
     with caplog.at_level(logging.INFO):
-        replayed = built(name, capture=tape)
+        replayed = built(name, capture=tape, **options)
     assert replayed.task.capturable
-    assert_the_same(steps_of(replayed), steps_of(built(name)))
+    assert_the_same(steps_of(replayed), steps_of(built(name, **options)))
     assert "not replayed" not in caplog.text
-
-
-def test_a_task_may_call_a_tensor_of_its_own_cleared():
-    task = built("cartpole").task
-    vars(task)["cleared"] = torch.ones(NUM_ENVS, dtype=torch.bool)
-    task.held_steps[:] = 5
-    task.begin(built("cartpole").backend, torch.tensor([1]))
-    assert task.held_steps.tolist() == [5, 0, 5]
-
-
-def test_pictures_are_seen_beside_replayed_observations():
-    options = {"enable_cameras": True, "camera_size": 16}
-    replayed, plain = built("lift_object", capture=tape, **options), built("lift_object", **options)
-    found, wanted = steps_of(replayed), steps_of(plain)
-    assert_the_same(found, wanted)
-    assert any(name.startswith(CAMERAS) for name in found[-1])
 
 
 def test_an_environment_that_is_closed_closes_its_worlds_and_can_go_on():
@@ -246,14 +246,9 @@ def test_a_task_with_a_verdict_of_its_own_is_judged_step_by_step_until_it_says_o
     for action in random_actions(env, 5):
         env.step(action)
     assert task.judged == 5
-    assert not CountingWalk.capturable
-    says_so = type("SaysSo", (CountingWalk,), {"capturable": True})
-    assert says_so.capturable
-    assert VelocityGo1.capturable
+    assert type("SaysSo", (CountingWalk,), {"capturable": True}).capturable
     # A class beside the one that judges says nothing of that verdict.
-    says_so_of_others = type("Fast", (), {"capturable": True})
-    assert not type("Mixed", (says_so_of_others, CountingWalk), {}).capturable
-    assert type("Mixed", (says_so_of_others, CountingWalk), {"capturable": True}).capturable
+    assert not type("Mixed", (type("Fast", (), {"capturable": True}), CountingWalk), {}).capturable
 
 
 def memory_of(task: Task) -> dict[str, torch.Tensor]:
@@ -335,5 +330,5 @@ def test_a_broken_env_slot_is_still_broken_after_a_snapshot_and_starts_again():
 
 
 def test_cameras_and_variations_take_no_snapshots():
-    assert build("reach", enable_cameras=True, camera_size=16).snapshot() is None
+    assert build("reach", **SEEING).snapshot() is None
     assert build_varied("reach", {"light.intensity.enabled": True}).snapshot() is None

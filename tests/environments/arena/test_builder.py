@@ -10,7 +10,6 @@ from isaaclab_arena.cli.listing import catalog_text
 from isaaclab_arena.environments.catalog import CUBE, ENVIRONMENTS, OBJECTS
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.specs import VIEWPORT
-from isaaclab_arena.recording.recorder import flatten
 from tests.environments.building import (
     ALL_ENVIRONMENTS,
     FLOOR_ENVIRONMENTS,
@@ -30,19 +29,12 @@ def objects():
         yield catalog
 
 
-def test_all_unknown_names_are_reported_at_once_with_suggestions():
-    problems = refusal("lift_object", embodiment="pandda", object="cylnder", action_mode="ee_dleta").problems
+@pytest.mark.parametrize("object_name", ["cylnder", None, 3, ["cube"]])
+def test_all_unknown_names_are_reported_at_once_with_suggestions(object_name):
+    problems = refusal("lift_object", embodiment="pandda", object=object_name, action_mode="ee_dleta").problems
     assert [problem.key for problem in problems] == ["embodiment", "object", "action_mode"]
-    assert [problem.message.partition("; ")[2] for problem in problems] == [
-        "did you mean 'panda'?",
-        "did you mean 'cylinder'?",
-        "did you mean 'ee_delta'?",
-    ]
-
-
-@pytest.mark.parametrize("value", [None, 3, ["cube"]])
-def test_a_name_of_the_wrong_type_is_an_unknown_name(value):
-    assert refusal("lift_object", object=value).problems[0].key == "object"
+    assert "'panda'" in problems[0].message
+    assert ("'cylinder'" in problems[1].message.partition(";")[2]) == (object_name == "cylnder")
 
 
 @pytest.mark.parametrize(
@@ -100,26 +92,6 @@ def test_an_environment_stepped_in_inference_mode_goes_on_outside_of_it(name):
     assert not any(value.requires_grad for value in env.step(still).observation["policy"].values())
 
 
-def test_the_state_of_a_walking_robot_moves_with_it():
-    env = build_on_the_floor("velocity_go1", num_envs=2)
-    start(env)
-    env.backend.qvel[:, :3] = torch.tensor([0.3, 0.0, 0.1]).double()
-    env.backend.qvel[:, 5] = 2.0
-    robot = env.state()["articulation"]["robot"]
-    assert robot["joint_position"].shape == robot["joint_velocity"].shape == (2, 12)
-    assert torch.equal(robot["root_pose"], env.backend.joint_position("robot/free"))
-    assert torch.equal(robot["root_velocity"], env.backend.free_velocity("robot/free"))
-
-
-def test_a_cart_on_a_rail_has_a_root_that_stands():
-    env = build_on_the_floor("cartpole", num_envs=2)
-    start(env)
-    robot = env.state()["articulation"]["robot"]
-    assert robot["root_pose"][:, 2].tolist() == [1.2, 1.2]
-    assert robot["root_velocity"].abs().max() == 0
-    assert {path.rpartition("/")[2] for path, _ in flatten(env.state(), "")} == set(robot)
-
-
 @pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
 def test_it_says_what_it_asks_for_and_when_it_is_solved_and_is_listed(name):
     summary, env = ENVIRONMENTS.get(name).summary(), build(name)
@@ -132,12 +104,6 @@ def test_it_says_what_it_asks_for_and_when_it_is_solved_and_is_listed(name):
     )
     assert env.provenance()["embodiment"] in summary.embodiments
     assert name in catalog_text(ENVIRONMENTS)
-
-
-def test_the_list_of_one_shows_instruction_success_and_length():
-    listed = catalog_text(ENVIRONMENTS, ["press_button"])
-    summary = ENVIRONMENTS.get("press_button").summary()
-    assert all(words in listed for words in (f'"{summary.instruction}"', summary.success[:40], "160 steps, 8 s"))
 
 
 def test_the_viewport_follows_a_robot_that_walks_away():
