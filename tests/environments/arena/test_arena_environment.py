@@ -101,10 +101,8 @@ def test_the_state_has_isaac_labs_layout_and_loose_bodies_move_as_their_joints_d
     if name in ("open_drawer", "cartpole"):
         assert not found["root_velocity"].any()
         assert found["root_pose"][0, 2] == pytest.approx(1.2 if name == "cartpole" else 0.0)
-    for thing, body in {
-        **state.get("rigid_object", {}),
-        **({"robot": found} if name == "velocity_go1" else {}),
-    }.items():
+    moving = {**state.get("rigid_object", {}), **({"robot": found} if name == "velocity_go1" else {})}
+    for thing, body in moving.items():
         assert torch.equal(body["root_pose"], env.backend.joint_position(loose[thing]))
         assert torch.equal(body["root_velocity"], env.backend.free_velocity(loose[thing]))
         assert body["root_velocity"].any()

@@ -11,33 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.context import process_is_running
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotSource
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
-from isaaclab_arena.workers import _KEPT, WorkerOptions, WorkerProcess, spare_workers_kept, stop_kept_workers
+from isaaclab_arena.workers import WorkerOptions, spare_workers_kept
 from tests.environments.gym.gym_fakes import ID
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, problems, run
 
 # A preloaded interpreter's own process is not the one that makes the steps, and it is the one that is killed.
 KILLABLE = {**IN_WORKERS, "python": sys.executable}
-
-
-class Killer(Trace):
-    """Kills the worker of the first env slots at a step."""
-
-    def __init__(self, at_step: int) -> None:
-        super().__init__()
-        self._at_step, self.num_steps = at_step, 0
-
-    def on_step(self, environment, transition) -> None:
-        super().on_step(environment, transition)
-        self.num_steps += 1
-        if self.num_steps == self._at_step:
-            os.kill(environment._slots.workers[0].process.pid, signal.SIGKILL)
 
 
 def played(**options) -> dict[int, list[tuple[bytes, float]]]:
@@ -65,38 +48,6 @@ def here():
 )
 def test_episodes_are_the_same_however_workers_share_env_slots_and_steps(here, options):
     assert played(**options, **IN_WORKERS) == here
-
-
-def test_a_worker_that_is_killed_costs_one_episode_and_the_others_are_the_same(here):
-    killer = Killer(at_step=2)
-    records = run(num_envs=3, observer=killer, envs_per_worker=3, **KILLABLE)
-    [error] = [index for index, record in records.items() if record.outcome is Outcome.ERROR]
-    assert records[error].error == "the worker died by signal 9"
-    assert {**killer.steps, error: None} == {**here, error: None}
-
-
-@pytest.mark.parametrize(
-    ("misbehaviour", "error"),
-    [
-        ("raise", "OSError: the floor gave way"),
-        ("look_up", "KeyError: 'gripper'"),
-        ("die", "the worker died with exit code 3"),
-    ],
-)
-def test_an_environment_that_fails_costs_its_own_episode(misbehaviour, error):
-    kwargs = {"misbehaviour": misbehaviour, "only_odd": True, "at_step": 3}
-    records = run(num_envs=3, num_episodes=4, make_kwargs=kwargs, envs_per_worker=3, **IN_WORKERS)
-    odd = {index for index, record in run(num_episodes=4).items() if record.length % 2}
-    assert {index for index, record in records.items() if record.outcome is Outcome.ERROR} == odd
-    assert {record.error for record in records.values() if record.error} == {error}
-
-
-def test_an_environment_that_hangs_costs_its_own_episode():
-    kwargs = {"misbehaviour": "hang", "only_odd": True}
-    options = {**IN_WORKERS, "step_timeout_s": 0.3, "envs_per_worker": 2}
-    records = run(num_envs=2, num_episodes=2, make_kwargs=kwargs, **options)
-    # Two env slots have twice the time.
-    assert {record.error for record in records.values()} == {None, "the worker did not answer within 0.6 s"}
 
 
 RESETS = {index: {"seed": index, "options": None} for index in range(2)}
@@ -248,37 +199,3 @@ def test_environments_that_share_something_in_a_process_are_refused():
 )
 def test_what_env_slots_in_workers_need_is_told_before_anything_starts(options, message):
     assert message in problems(f"gym:{ID}", **options)
-
-
-def found_by(*names: str) -> WorkerProcess:
-    """Look environments up in a worker, and return it."""
-    stop_kept_workers()
-    for name in names:
-        builder = ENVIRONMENTS.get(f"gym:{name}")
-        builder.check(read_options(builder.config_class, IN_WORKERS, owner="environment"))
-    [kept] = [each for each in _KEPT if each.questions]
-    return kept.worker
-
-
-def processes_of(environment: Any) -> list[WorkerProcess]:
-    return [worker.process for worker in environment._slots.workers]
-
-
-def test_the_worker_that_looked_an_environment_up_becomes_its_first_one(here):
-    finder = found_by(ID)
-    environment = build(num_envs=2, **IN_WORKERS)
-    first, second = processes_of(environment)
-    assert first is finder is not second
-    environment.close()
-    assert not finder.is_running
-    trace = Trace()
-    run(num_envs=3, observer=trace, **IN_WORKERS)
-    assert trace.steps == here
-
-
-def test_a_worker_that_looked_up_other_environments_too_becomes_nobodys():
-    finder = found_by(ID, "CartPole-v1")
-    environment = build(num_envs=2, **IN_WORKERS)
-    assert finder not in processes_of(environment)
-    assert not finder.is_running
-    environment.close()

@@ -11,7 +11,7 @@ from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec, Pictures
+from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
 from isaaclab_arena.policy.catalog import FunctionPolicy
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.recording import VideoOptions
@@ -49,34 +49,36 @@ def test_an_episode_of_a_real_simulator_is_the_same_bits_whatever_number_of_env_
     assert traced("gym:Ant-v5", num_envs=4) == alone
 
 
+class Drawing(RandomActionPolicy):
+    """Draws from the generators of the process, whose numbers do nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[tuple[float, ...]] = []
+
+    def get_action(self, env, observation):
+        self.drawn.append((random.random(), np.random.random(), float(torch.rand(1))))
+        return torch.zeros(env.num_envs, 1)
+
+
 @pytest.mark.parametrize("maker", [GlobalNoise, RareNoise, TorchNoise])
-def test_what_is_drawn_from_process_wide_generators_follows_from_the_episode_wherever_it_is_played(maker):
-    name = name_of(maker)
+def test_what_is_drawn_from_process_wide_generators_follows_from_the_episode_and_leaves_those_of_a_policy(maker):
+    name, drawn = name_of(maker), []
     alone = traced(name, num_envs=1)
     assert len(set(map(str, alone.values()))) == 3
     assert traced(name, num_envs=3) == traced(name, num_envs=2, pipeline=2) == alone
     assert traced(name, num_envs=2, **IN_WORKERS, envs_per_worker=2) == alone
-
-
-def test_what_a_policy_draws_and_what_an_environment_draws_do_not_touch_each_other():
-    class Drawing(RandomActionPolicy):
-        def __init__(self) -> None:
-            super().__init__()
-            self.drawn: list[tuple[float, ...]] = []
-
-        def get_action(self, env, observation):
-            self.drawn.append((random.random(), np.random.random(), float(torch.rand(1))))
-            return torch.zeros(env.num_envs, 1)
-
-    found = []
-    for maker in (Leaking, GlobalNoise, TorchNoise):
-        random.seed(5)
-        np.random.seed(5)
-        torch.manual_seed(5)
+    for each in (name, name_of(Leaking)):
+        seed_everything(5)
         policy = Drawing()
-        assert traced(name_of(maker), num_envs=2, policy=policy) == traced(name_of(maker))
-        found.append(policy.drawn)
-    assert found[0] == found[1] == found[2]
+        assert traced(each, num_envs=2, policy=policy) == traced(each)
+        drawn.append(policy.drawn)
+    assert drawn[0] == drawn[1]
+
+
+def seed_everything(seed: int) -> None:
+    for each in (random.seed, np.random.seed, torch.manual_seed):
+        each(seed)
 
 
 @PLACES
@@ -126,7 +128,6 @@ def test_a_start_that_is_solved_counts_for_nothing_where_the_last_step_decides()
     ("name", "options", "message"),
     [
         (f"gym:{ID}", {"success_key": "succes"}, "did you mean 'success'"),
-        (f"gym:{ID}", {"success_key": "succes", **IN_WORKERS}, "did you mean 'success'"),
         (f"gym:{ID}", {"success_key": "half"}, "neither true nor false"),
         (TELLING, {**TOLD, "success_key": "succes"}, r"episode\.success"),
         (TELLING, {}, "instruction_key: note"),
@@ -187,15 +188,11 @@ def test_success_may_be_a_return():
         ({}, "nan_observation", 0, "at the reset, observation 'obs' holds NaN"),
         (IN_WORKERS, "nan_observation", 2, "observation 'obs' holds NaN"),
         ({}, "other_shape", 0, "at the reset, observation 'obs' has shape (2,)"),
-        (IN_WORKERS, "other_shape", 2, "ValueError: observation 'obs' has shape (2,)"),
-        ({}, "huge_observation", 2, "ValueError: observation 'obs'[0] is 1e+300"),
         (IN_WORKERS, "float_picture", 0, "at the reset, observation 'eye.front'[0, 0, 0] is 0.8"),
-        ({}, "float_picture", 2, "ValueError: observation 'eye.front'[0, 0, 0] is 0.8"),
         ({}, "nan_reward", 2, "the reward is nan"),
         (IN_WORKERS, "no_reward", 2, "ValueError: the reward is None"),
         ({}, "huge_reward", 2, "the reward is -1e+300"),
         ({}, "half_an_end", 2, "ValueError: terminated is 0.5"),
-        ({}, "an_end_in_words", 2, "ValueError: terminated is 'False'"),
     ],
 )
 def test_what_an_environment_does_wrong_is_an_error_of_its_episode_alone(place, misbehaviour, at_step, error):
@@ -214,15 +211,14 @@ def test_what_an_environment_does_wrong_is_an_error_of_its_episode_alone(place, 
             assert record.episode_return == sound[index].episode_return
 
 
-def test_numbers_beyond_the_range_of_their_space_are_an_error_unless_a_job_keeps_them():
-    told = {}
-    for out_of_range in ("error", "keep"):
-        environment = build(RATED, make_kwargs={"shown": 5.0, "render_fps": 10}, out_of_range=out_of_range)
-        observed = started(environment, 1)["policy"]["obs"].tolist()
-        told[out_of_range] = (environment.start_errors([0]), str(observed))
-    assert told["keep"] == ({}, "[[5.0]]")
-    assert "out_of_range: keep" in told["error"][0][0]
-    assert told["error"][1] == "[[nan]]"
+@pytest.mark.parametrize("out_of_range", ["error", "keep"])
+def test_numbers_beyond_the_range_of_their_space_are_an_error_unless_a_job_keeps_them(out_of_range):
+    environment = build(RATED, make_kwargs={"shown": 5.0, "render_fps": 10}, out_of_range=out_of_range)
+    [observed] = started(environment, 1)["policy"]["obs"].flatten().tolist()
+    assert observed == pytest.approx({"error": np.nan, "keep": 5.0}[out_of_range], nan_ok=True)
+    assert ["out_of_range: keep" in each for each in environment.start_errors([0]).values()] == (
+        [True] if out_of_range == "error" else []
+    )
     assert MetaWorldConfig().out_of_range == "keep"  # says of its goals that they are 0
 
 
@@ -257,9 +253,7 @@ def test_the_pictures_that_an_environment_drew_are_counted(name, all_drawn):
     started(environment, 1, 2)
     for announced in ([], [0, 2]):
         environment.draw_pictures_of(announced)
-        shown = environment.step(torch.zeros(3, 2)).observation["camera_obs"]["front"]
-        assert isinstance(shown, Pictures)
-        assert shown.env_ids == (*announced[:1], 2)
+        environment.step(torch.zeros(3, 2))
     assert environment.pictures_drawn == (6 if all_drawn else 2)
 
 
@@ -288,15 +282,6 @@ def test_an_env_slot_that_rests_since_a_step_without_a_picture_is_black_where_it
     shown = environment.step(torch.zeros(2, 2)).observation["camera_obs"]["front"]
     assert not shown[resting].any()
     assert shown[moving].any()
-
-
-def test_a_reader_of_all_env_slots_is_served_after_one_that_looked_at_none():
-    environment = build(SPARING, num_envs=2)
-    wanted = [Episode(job="seen", episode_index=index, seed=1) for index in range(4)]
-    rollout(environment, RandomActionPolicy(), wanted, [])
-    shown = started(environment, 1)["camera_obs"]["front"]
-    assert isinstance(shown, torch.Tensor)
-    assert not shown[1].any()
 
 
 @pytest.mark.parametrize(
@@ -378,15 +363,10 @@ def test_why_there_are_no_videos_is_told_with_what_would_make_them(tmp_path, cap
     ("name", "said", "control_dt", "warned"),
     [
         (RATED, {"control_hz": 10, "render_fps": 10, "dt": 0.01}, 0.1, None),
-        (RATED, {"control_freq": np.int64(20), "dt": 0.002}, 0.05, None),
         (RATED, {"control_timestep": 0.05, "control_freq": 20}, 0.05, None),
-        (RATED, {"render_fps": 25}, 0.04, None),
         (RATED, {"render_fps": 67, "dt": 0.015}, 0.015, None),
         (RATED, {"control_hz": 0, "control_freq": "fast", "render_fps": 25}, 0.04, None),
         ("gym:Humanoid-v5", {}, 0.015, None),
-        ("gym:Pendulum-v1", {}, 0.05, None),
-        # It may be the simulator's.
-        (RATED, {"dt": 0.04}, 0.04, "dt = 0.04 s alone"),
         (RATED, {"dt": np.float32(0.05)}, 0.05, "dt = 0.05 s alone"),
         (RATED, {"dt": np.array([0.06])}, 0.06, "dt = 0.06 s alone"),
         (RATED, {}, 1.0, "1 s is taken"),

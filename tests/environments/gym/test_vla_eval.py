@@ -6,13 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import mujoco
 import numpy as np
 import pytest
 import torch
 
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.environments.catalog import ENVIRONMENTS, SUITES
+from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.environments.gym.environment import GymEnvironment
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.evaluation.validation import resolve_jobs
@@ -62,29 +61,6 @@ def test_a_task_has_the_classes_limit_observations_action_and_hold_action_withou
     assert environment.hold_action == (0.0, 0.0)
     assert environment.instruction(conditions(3)) == "move right now"
     environment.close()
-
-
-def test_an_episode_is_the_one_of_its_index_whatever_was_played_before():
-    environment = points()
-    first, other, again, elsewhere = (start(environment, *each) for each in ((3,), (4,), (3,), (3, 6)))
-    assert np.array_equal(first, again)
-    assert 0.05 < other[0] - first[0] < 0.15
-    assert 0 < np.abs(elsewhere - first).max() < 0.1
-    environment.close()
-
-
-def test_the_table_names_the_task():
-    builder = ENVIRONMENTS.get(POINTS)
-    names = [builder.task_name(builder.config_class(**options)) for options in ({"task": "move left"}, {"task": 1}, {})]
-    assert names == ["move left", "PointBenchmark/1", "PointBenchmark"]
-
-
-def test_one_object_can_be_kept_for_all_episodes_of_an_env_slot():
-    environment = points(new_each_episode=False, seeded=False)
-    assert [round(float(start(environment, 0)[1])) for _ in range(2)] == [1, 2]
-    environment.close()
-    with pytest.raises(ArenaError, match="differently"):
-        points(new_each_episode=False)
 
 
 def test_actions_are_passed_on_as_they_are_and_the_result_is_that_of_the_last_step():
@@ -160,15 +136,6 @@ def test_the_class_is_told_where_to_draw(mujoco_gl, render, mode, monkeypatch):
     monkeypatch.setenv("POINTS_ARE_DRAWN_ON", "")
     assert problems(POINTS, render=render, task=9).startswith("task: ")
     assert os.environ["POINTS_ARE_DRAWN_ON"] == mode
-
-
-def test_results_name_an_engine_that_the_class_imports_late_and_what_it_draws_with():
-    variables = {"PYTHONPATH": f"{ROOT}:{ELSEWHERE}", "MUJOCO_GL": "egl"}
-    name = f"vla_eval:{MODULE}:LateBenchmark"
-    environment = build(name, task=0, python=sys.executable, environment_variables=variables)
-    told = environment.provenance()
-    environment.close()
-    assert (told["engine"], told["MUJOCO_GL"]) == (f"mujoco {mujoco.__version__}", "disabled")
 
 
 def test_more_episodes_than_the_class_has_are_refused_before_anything_starts():
