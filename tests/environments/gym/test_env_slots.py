@@ -50,6 +50,44 @@ def test_episodes_are_the_same_however_workers_share_env_slots_and_steps(here, o
     assert played(**options, **IN_WORKERS) == here
 
 
+def killer(at_step: int) -> Trace:
+    """Return a trace that kills the worker of the first env slots at a step."""
+    trace, steps = Trace(), []
+
+    def on_step(environment, transition) -> None:
+        Trace.on_step(trace, environment, transition)
+        steps.append(1)
+        if len(steps) == at_step:
+            os.kill(environment._slots.workers[0].process.pid, signal.SIGKILL)
+
+    trace.on_step = on_step
+    return trace
+
+
+def test_a_worker_that_is_killed_costs_one_episode_and_the_others_are_the_same(here):
+    seen = killer(at_step=2)
+    records = run(num_envs=3, observer=seen, envs_per_worker=3, **KILLABLE)
+    [error] = [index for index, record in records.items() if record.outcome is Outcome.ERROR]
+    assert records[error].error == "the worker died by signal 9"
+    assert {**seen.steps, error: None} == {**here, error: None}
+
+
+@pytest.mark.parametrize(
+    ("misbehaviour", "options", "error"),
+    [
+        ("look_up", {}, "KeyError: 'gripper'"),
+        ("die", {}, "the worker died with exit code 3"),
+        # Three env slots have three times the time.
+        ("hang", {"step_timeout_s": 0.3}, "the worker did not answer within 0.9 s"),
+    ],
+)
+def test_an_environment_that_fails_or_hangs_costs_its_own_episode(misbehaviour, options, error):
+    kwargs = {"misbehaviour": misbehaviour, "only_odd": True, "at_step": 3}
+    records = run(num_envs=3, num_episodes=4, make_kwargs=kwargs, envs_per_worker=3, **{**IN_WORKERS, **options})
+    odd = {index for index, record in run(num_episodes=4).items() if record.length % 2}
+    assert {index: record.error for index, record in records.items() if record.error} == dict.fromkeys(odd, error)
+
+
 RESETS = {index: {"seed": index, "options": None} for index in range(2)}
 
 
@@ -186,16 +224,28 @@ def test_environments_that_share_something_in_a_process_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "key"),
     [
-        ({"envs_per_worker": 2}, "envs_per_worker: needs python"),
-        ({**IN_WORKERS, "envs_per_worker": 2, "seeded": False}, "envs_per_worker: above 1 needs seeded"),
-        ({"steps_while_starting": 3}, "steps_while_starting: above 0 needs python and envs_per_worker 1"),
-        (
-            {**IN_WORKERS, "envs_per_worker": 2, "steps_while_starting": 3},
-            "steps_while_starting: above 0 needs python and envs_per_worker 1",
-        ),
+        ({"envs_per_worker": 2}, "envs_per_worker"),
+        ({**IN_WORKERS, "envs_per_worker": 2, "seeded": False}, "envs_per_worker"),
+        ({"steps_while_starting": 3}, "steps_while_starting"),
+        ({**IN_WORKERS, "envs_per_worker": 2, "steps_while_starting": 3}, "steps_while_starting"),
     ],
 )
-def test_what_env_slots_in_workers_need_is_told_before_anything_starts(options, message):
-    assert message in problems(f"gym:{ID}", **options)
+def test_what_env_slots_in_workers_need_is_told_before_anything_starts(options, key):
+    assert problems(f"gym:{ID}", **options).startswith(f"{key}: ")
+
+
+@pytest.mark.parametrize(("looked_up", "becomes_one"), [([ID], True), ([ID, "CartPole-v1"], False)])
+def test_a_worker_that_looked_up_this_environment_alone_becomes_its_first_one(here, looked_up, becomes_one):
+    stop_kept_workers()
+    for name in looked_up:
+        builder = ENVIRONMENTS.get(f"gym:{name}")
+        builder.check(read_options(builder.config_class, IN_WORKERS, owner="environment"))
+    [finder] = [each.worker for each in _KEPT if each.questions]
+    with closing(build(num_envs=2, **IN_WORKERS)) as environment:
+        assert isinstance(environment._slots, EnvSlots)
+        assert (environment._slots.workers[0].process is finder) is becomes_one
+        assert finder.is_running is becomes_one
+    assert not finder.is_running
+    assert played(**IN_WORKERS) == here
