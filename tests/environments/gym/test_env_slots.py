@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.config.options import read_options
 from isaaclab_arena.distributed.context import process_is_running
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotSource
 from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
-from isaaclab_arena.workers import WorkerOptions, spare_workers_kept
+from isaaclab_arena.workers import _KEPT, WorkerOptions, spare_workers_kept, stop_kept_workers
 from tests.environments.gym.gym_fakes import ID
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, problems, run
 
@@ -50,22 +53,20 @@ def test_episodes_are_the_same_however_workers_share_env_slots_and_steps(here, o
     assert played(**options, **IN_WORKERS) == here
 
 
-def killer(at_step: int) -> Trace:
-    """Return a trace that kills the worker of the first env slots at a step."""
-    trace, steps = Trace(), []
+class Killer(Trace):
+    """Kills the worker of the first env slots at the second step."""
 
-    def on_step(environment, transition) -> None:
-        Trace.on_step(trace, environment, transition)
-        steps.append(1)
-        if len(steps) == at_step:
+    num_steps = 0
+
+    def on_step(self, environment, transition) -> None:
+        super().on_step(environment, transition)
+        self.num_steps += 1
+        if self.num_steps == 2:
             os.kill(environment._slots.workers[0].process.pid, signal.SIGKILL)
-
-    trace.on_step = on_step
-    return trace
 
 
 def test_a_worker_that_is_killed_costs_one_episode_and_the_others_are_the_same(here):
-    seen = killer(at_step=2)
+    seen = Killer()
     records = run(num_envs=3, observer=seen, envs_per_worker=3, **KILLABLE)
     [error] = [index for index, record in records.items() if record.outcome is Outcome.ERROR]
     assert records[error].error == "the worker died by signal 9"

@@ -1,11 +1,15 @@
 """An environment as Gymnasium sees it, vectorised or single."""
 
+import numpy as np
 import pytest
+import torch
+from gymnasium.vector import AutoresetMode
 
 from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv, SingleEnv
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.gym_ids import make_single_env
 from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.specs import ArraySpec
 from tests.fakes import CoinConfig, CoinEnvironment
 
 

@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
 import pytest
 import torch
 
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.environments.catalog import SUITES
+from isaaclab_arena.environments.catalog import ENVIRONMENTS, SUITES
 from isaaclab_arena.environments.gym.environment import GymEnvironment
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.evaluation.validation import resolve_jobs
