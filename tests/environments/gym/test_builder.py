@@ -129,9 +129,9 @@ def test_what_workers_draw_with_is_said_once_and_kept_and_not_of_workers_that_dr
     caplog.set_level(logging.INFO)
     drawing = {"make_kwargs": {"render_mode": "rgb_array"}, "environment_variables": {"MUJOCO_GL": "egl"}}
     drawing |= {"python": sys.executable}
-    for name, options in (("gym:InvertedPendulum-v5", drawing), ("gym:InvertedPendulum-v5", drawing), (NAME, {})):
-        with closing(build(name, **{**IN_WORKERS, **options})) as environment:
-            assert environment.provenance().get("MUJOCO_GL") == (None if name == NAME else "egl")
+    for name, options in ((f"gym:{ID}", IN_WORKERS), *[("gym:InvertedPendulum-v5", drawing)] * 2):
+        with closing(build(name, **options)) as environment:
+            assert environment.provenance().get("MUJOCO_GL") == ("egl" if options is drawing else None)
     [told] = [record.getMessage() for record in caplog.records]
     assert "MUJOCO_GL=egl" in told
 

