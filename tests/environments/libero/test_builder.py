@@ -100,6 +100,20 @@ def test_tasks_of_one_checkout_are_played_in_the_same_worker_as_in_workers_of_th
     assert_tasks_share_a_worker("libero:libero_spatial/0", "libero:libero_spatial/1", FIRST, **options)
 
 
+def test_pictures_are_turned_and_drawn_where_they_are_looked_at(checkout):
+    options = {"protocol": "openpi", "enable_cameras": True, "cameras": ["agentview"], "camera_size": 6}
+    environment = build(TASK, **in_checkout(checkout), **options)
+    environment.reset(torch.tensor([0]), [FIRST])
+    for announced in ([], [0]):
+        environment.draw_pictures_of(announced)
+        step = environment.step(torch.full((1, 7), 0.1))
+    picture = step.observation["camera_obs"]["agentview_image"][0]
+    assert environment.pictures_drawn == 2
+    assert picture[-1, -1].any()
+    assert not picture[:-1].any()
+    environment.close()
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

@@ -271,6 +271,7 @@ def test_a_package_of_a_checkout_or_of_a_worktree_is_told_with_the_commit_of_tha
     assert revision("checked_out") == commit
     del sys.modules["checked_out"]
     # Settings that never end take no more than their time.
+    monkeypatch.delenv("GIT_DIR")
     os.mkfifo(tmp_path / "endless")
     git(main, "config", "include.path", str(tmp_path / "endless"))
     assert commit_at(main, timeout_s=0.2) is None
