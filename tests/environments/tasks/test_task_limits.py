@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from isaaclab_arena.interfaces.episode import ConditionValue
-from tests.environments.building import build, build_on_the_floor, episode
+from tests.environments.building import build, episode
 
 NUM_DRAWS = 400
 HOME = (0.0, -0.4, 0.0, -2.4, 0.0, 2.0, 0.7854)
@@ -83,12 +83,3 @@ def test_a_task_ends_in_time_and_its_things_start_all_over_their_areas_and_nowhe
             margin = 0.03 * (high - low) + rounding
             assert low - rounding <= min(column) <= low + margin, key
             assert high - margin <= max(column) <= high + rounding, key
-
-
-@pytest.mark.parametrize(
-    ("name", "control_dt", "steps"),
-    [("cartpole", 0.02, 500), ("velocity_go1", 0.02, 500), ("walk_humanoid", 0.02, 500), ("track_motion", 0.02, 300)],
-)
-def test_a_robot_has_its_time(name, control_dt, steps):
-    env = build_on_the_floor(name)
-    assert (env.control_dt, env.max_episode_length) == (control_dt, steps)
