@@ -213,18 +213,6 @@ def test_every_task_gives_the_same_where_its_verdicts_are_replayed_also_beside_p
     assert "not replayed" not in caplog.text
 
 
-def test_an_environment_that_is_closed_closes_its_worlds_and_can_go_on():
-    env, plain, closed = built("reach", capture=tape), built("reach"), []
-    env.backend.close = lambda: closed.append(True)
-    for each in (env, plain):
-        start(each)
-    for number, action in enumerate(random_actions(env, STEPS)):
-        if number == 6:
-            env.close()
-        assert_the_same([tensors_of(env.step(action))], [tensors_of(plain.step(action))])
-    assert closed == [True]
-
-
 class CountingWalk(VelocityGo1):
     """Judges by a number of its own, which no graph knows."""
 
@@ -313,18 +301,6 @@ def test_training_goes_on_from_a_snapshot_as_if_nothing_had_happened(name):
     observation = flat(other.restore_snapshot(kept))
     assert all(torch.equal(observation[key], value) for key, value in flat(last.observation).items())
     assert_the_same(given(other, actions[BEFORE:]), expected)
-
-
-def test_a_broken_env_slot_is_still_broken_after_a_snapshot_and_starts_again():
-    env, other = built("cartpole"), built("cartpole")
-    start(env)
-    env.step(torch.tensor([[0.0], [torch.nan], [0.0]]))
-    snapshot = env.snapshot()
-    assert snapshot is not None
-    other.restore_snapshot(snapshot)
-    assert other.backend.diverged.tolist() == [False, True, False]
-    start(other, [1])
-    assert not other.step(torch.zeros(3, 1)).diverged.any()
 
 
 def test_cameras_and_variations_take_no_snapshots():

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Outcome
@@ -92,14 +91,6 @@ def test_an_experts_actions_succeed_on_both(name):
     interval = wilson_interval(expected, num_episodes)
     assert interval is not None
     assert interval.low <= succeeded.double().mean().item() <= interval.high
-
-
-@SLOW
-@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
-def test_the_small_arm_is_the_same_on_both(name):
-    if "so101" not in ENVIRONMENTS.get(name).summary().embodiments:
-        pytest.skip("the small arm cannot do this task")
-    assert_same(name, 50, LATER_TOLERANCE, embodiment="so101")
 
 
 @SLOW

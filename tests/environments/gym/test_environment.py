@@ -246,17 +246,6 @@ def test_pictures_are_camera_observations_and_films_go_on_to_the_last_step(place
     environment.close()
 
 
-@pytest.mark.parametrize(("name", "all_drawn"), [(SEEN, True), (SPARING, False)])
-def test_the_pictures_that_an_environment_drew_are_counted(name, all_drawn):
-    environment = build(name, num_envs=3)
-    environment.draw_pictures_of([1])
-    started(environment, 1, 2)
-    for announced in ([], [0, 2]):
-        environment.draw_pictures_of(announced)
-        environment.step(torch.zeros(3, 2))
-    assert environment.pictures_drawn == (6 if all_drawn else 2)
-
-
 def test_a_picture_that_was_left_out_is_not_filmed_and_one_of_a_step_that_failed_is_not_shown():
     environment = build(SPARING, num_envs=2, make_kwargs={"at_step": 2})
     started(environment, 1, 2)
@@ -303,16 +292,6 @@ def test_films_of_what_is_observed_show_what_they_show_if_every_picture_is_drawn
         films.append({path.name: path.read_bytes() for path in directory.rglob("*.mp4")})
     assert len(films[0]) == num_films
     assert films[0] == films[1]
-
-
-def test_films_of_some_episodes_have_the_pictures_of_those_drawn_and_no_others(tmp_path):
-    films = VideoRecorder(tmp_path, "seen", VideoOptions(camera=True, first_episodes=2))
-    options = {"metric_keys": ("drawn",), "num_envs": 2, "num_episodes": 6, **MEANWHILE}
-    records = run(SPARING, policy=LooksNowAndThen(), observer=films, **options)
-    films.close()
-    for index, record in records.items():
-        filmed, looked_at = record.length + 1, 1 + record.length // PERIOD
-        assert record.metrics["drawn"] == (filmed if index < 2 else looked_at)
 
 
 @pytest.mark.parametrize(("viewport", "looks"), [(True, False), (True, True), (False, True)])

@@ -12,7 +12,7 @@ from gymnasium import wrappers
 
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, draw_pictures_of
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import RobosuiteCameras, RobosuiteTask
-from isaaclab_arena.environments.gym.worker.rendering import Eye, OwnContexts, Region, Shape, leave_out_unseen
+from isaaclab_arena.environments.gym.worker.rendering import Eye, OwnContexts, Shape, leave_out_unseen
 from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 from tests.environments.gym.gym_pictures import PassingOn, Remembering, SeenEnvironment, SparingEnvironment
@@ -379,19 +379,6 @@ def test_the_boxes_that_a_picture_shows_are_kept_and_few_others():
         shown, kept = seen.any(axis=1), shape.meet(region)
         assert kept[shown].all()
         assert 5 < shown.sum() <= kept.sum() < 1.1 * shown.sum()
-
-
-def test_a_box_that_only_a_plane_along_two_edges_parts_from_a_region_is_left_out():
-    # Two dice, an edge of one towards an edge of the other, which lie across.
-    upright = np.array([[1.0, -1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, np.sqrt(2.0)]]) / np.sqrt(2.0)
-    lying = np.array([[1.0, 0.0, -1.0], [0.0, np.sqrt(2.0), 0.0], [1.0, 0.0, 1.0]]) / np.sqrt(2.0)
-    size, no_rays = np.ones((1, 3)), np.zeros((0, 3))
-    corners = Shape(np.zeros((1, 3)), upright[None], size).corners()[0]
-    region = Region(corners, no_rays, np.vstack([upright.T, -upright.T]), upright.T)
-    near, apart = (Shape(np.array([[distance, 0.0, 0.0]]), lying[None], size) for distance in (2.8, 2.9))
-    assert near.meet(region).all()
-    assert not apart.meet(region).any()
-    assert apart.meet(region._replace(edges=no_rays)).all()
 
 
 def test_a_rectangle_fills_a_picture_where_no_corner_passes_beside_it_and_none_from_below():
