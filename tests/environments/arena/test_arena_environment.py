@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +17,7 @@ from isaaclab_arena.environments.mdp.task import Task, Verdict
 from isaaclab_arena.environments.tasks.grasping import Reach
 from isaaclab_arena.environments.tasks.velocity_go1 import VelocityGo1
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.episode import point
+from isaaclab_arena.interfaces.episode import ConditionValue, point
 from isaaclab_arena.sim.backend import Backend, Capture, capture_on
 from tests.environments.building import (
     ALL_ENVIRONMENTS,
@@ -44,6 +45,40 @@ def test_conditions_of_a_seed_never_change_and_are_those_of_other_objects_so_tha
     assert cube["cube.position"] == GOLDEN_CUBE_POSITION
     assert point(cube["cube.position"])[:2] == point(can["can.position"])[:2]
     assert cube["robot.joint_position"] == can["robot.joint_position"]
+
+
+LENGTHS_AND_STARTS = {
+    "reach": (120, 14.746739),
+    "lift_object": (160, 11.283956),
+    "pick_and_place": (240, 23.129145),
+    "open_drawer": (200, 14.159116),
+    "close_drawer": (200, 17.583391),
+    "open_microwave": (240, 13.523823),
+    "stack": (240, 15.206919),
+    "pick_by_colour": (160, 15.206919),
+    "sort_two": (400, 34.023399),
+    "push_to_goal": (300, 21.388791),
+    "push_cube": (160, 22.438537),
+    "press_button": (160, 9.697803),
+    "cartpole": (500, -0.646685),
+    "velocity_go1": (500, -58.848201),
+    "walk_humanoid": (500, 9.372807),
+    "track_motion": (300, -0.010012),
+}
+"""Control steps of each task, and the sum of all numbers that twenty episodes of seed 0 start with."""
+
+
+def numbers(value: ConditionValue) -> list[float]:
+    return [] if isinstance(value, str) else [float(each) for each in np.ravel(value)]
+
+
+@pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
+def test_a_task_ends_in_time_and_its_episodes_start_where_they_always_did(name):
+    env = build(name)
+    draws = [env.draw_conditions(episode(index).conditions_generator()) for index in range(20)]
+    total = sum(number for draw in draws for value in draw.values() for number in numbers(value))
+    assert (env.max_episode_length, total) == (LENGTHS_AND_STARTS[name][0], pytest.approx(LENGTHS_AND_STARTS[name][1]))
+    assert env.control_dt == (0.02 if name in FLOOR_ENVIRONMENTS else 0.05)
 
 
 def test_an_environment_that_nobody_holds_is_gone_at_once():

@@ -1,11 +1,13 @@
 """The arms that tasks are built with."""
 
+from collections.abc import Sequence
+
 import mujoco
 import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.robots.embodiment import PANDA, SO101
+from isaaclab_arena.environments.robots.embodiment import PANDA, SO101, Embodiment
 from isaaclab_arena.interfaces.episode import Outcome, point
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.sim.backends import MujocoBackend
@@ -27,7 +29,6 @@ FLANGE_M = 0.107
 HAND_TURN_RAD = -np.pi / 4
 TCP_M = 0.1034
 POSES = (
-    (0, -0.4, 0, -2.4, 0, 2.0, 0.7854),
     (0.3, 0.5, -0.7, -1.1, 1.3, 2.2, -1.9),
     (-2.0, -1.2, 2.1, -2.9, -0.4, 0.2, 2.5),
 )
@@ -45,42 +46,32 @@ def tcp_pose(joints) -> np.ndarray:
     return pose @ link(0, FLANGE_M, 0, HAND_TURN_RAD) @ link(0, TCP_M, 0, 0)
 
 
-@pytest.fixture(scope="module")
-def model():
-    return mujoco.MjModel.from_xml_path(str(ASSETS / PANDA.asset))
+@pytest.mark.parametrize(("arm", "gripper"), [(PANDA, (0.0, 0.04)), (SO101, (-0.174533, 1.74533))])
+def test_limits_and_torques_are_those_of_the_arms_file_and_home_is_within_them(arm, gripper):
+    model, robot = mujoco.MjModel.from_xml_path(str(ASSETS / arm.asset)), arm.robot
+    limits, number = list(zip(robot.joint_low, robot.joint_high, strict=True)), len(robot.home)
+    np.testing.assert_array_equal(model.jnt_range[:number], limits)
+    np.testing.assert_allclose(model.jnt_range[number:], [gripper] * (model.njnt - number))
+    np.testing.assert_array_equal(model.actuator_forcerange[:number, 1], robot.joint_torque_limit)
+    assert all(low < home < high for (low, high), home in zip(limits, robot.home, strict=True))
+    assert robot.gripper_width == 0.08
 
 
-@pytest.mark.parametrize("joints", POSES)
-def test_forward_kinematics_are_those_of_the_published_parameters(model, joints):
+def posed(arm: Embodiment, joints: Sequence[float]) -> mujoco.MjData:
+    model = mujoco.MjModel.from_xml_path(str(ASSETS / arm.asset))
     data = mujoco.MjData(model)
-    data.qpos[:7] = joints
+    data.qpos[: len(joints)] = joints
     mujoco.mj_kinematics(model, data)
-    expected = tcp_pose(joints)
+    return data
+
+
+@pytest.mark.parametrize("joints", [PANDA.robot.home, *POSES])
+def test_forward_kinematics_are_those_of_the_published_parameters(joints):
+    data, expected = posed(PANDA, joints), tcp_pose(joints)
     np.testing.assert_allclose(data.site("tcp").xpos, expected[:3, 3], atol=1e-6)
     np.testing.assert_allclose(data.site("tcp").xmat.reshape(3, 3), expected[:3, :3], atol=1e-6)
-
-
-def test_limits_are_the_published_ones_and_home_is_within_them_with_the_hand_pointing_down(model):
-    robot = PANDA.robot
-    published = [
-        (-2.8973, 2.8973),
-        (-1.7628, 1.7628),
-        (-2.8973, 2.8973),
-        (-3.0718, -0.0698),
-        (-2.8973, 2.8973),
-        (-0.0175, 3.7525),
-        (-2.8973, 2.8973),
-    ]
-    assert list(zip(robot.joint_low, robot.joint_high, strict=True)) == published
-    np.testing.assert_array_equal(model.jnt_range[:7], published)
-    np.testing.assert_allclose(model.actuator_ctrlrange[:7], published, atol=1e-12)
-    assert robot.joint_velocity_limit == (2.175, 2.175, 2.175, 2.175, 2.61, 2.61, 2.61)
-    assert robot.joint_torque_limit == (87, 87, 87, 87, 12, 12, 12)
-    np.testing.assert_array_equal(model.actuator_forcerange[:7, 1], robot.joint_torque_limit)
-    np.testing.assert_array_equal(model.jnt_range[7:], [(0.0, 0.04), (0.0, 0.04)])
-    assert robot.gripper_width == 0.08
-    assert all(low < home < high for (low, high), home in zip(published, robot.home, strict=True))
-    np.testing.assert_allclose(tcp_pose(robot.home)[:3, 2], [0, 0, -1], atol=1e-6)
+    if joints == PANDA.robot.home:
+        np.testing.assert_allclose(expected[:3, 2], [0, 0, -1], atol=1e-6)
 
 
 # What so101_new_calib.xml says of each joint: its frame in the frame before it, as a position [m] and a quaternion.
@@ -111,35 +102,15 @@ def published_gripper(joints) -> np.ndarray:
     return matrix
 
 
-@pytest.fixture(scope="module")
-def so101_model():
-    return mujoco.MjModel.from_xml_path(str(ASSETS / SO101.asset))
-
-
 @pytest.mark.parametrize("joints", SO101_POSES)
-def test_forward_kinematics_are_those_of_the_published_description(so101_model, joints):
-    data = mujoco.MjData(so101_model)
-    data.qpos[:5] = joints
-    mujoco.mj_kinematics(so101_model, data)
-    gripper = published_gripper(joints)
+def test_forward_kinematics_are_those_of_the_published_description(joints):
+    data, gripper = posed(SO101, joints), published_gripper(joints)
     tool = data.site("tcp").xmat.reshape(3, 3)
     np.testing.assert_allclose(data.body("gripper").xpos, gripper[:3, 3], atol=2e-4)
     np.testing.assert_allclose(tool[:, 2], -gripper[:3, 2], atol=1e-4)
     np.testing.assert_allclose(tool[:, 1], gripper[:3, 0], atol=1e-4)
     tip = gripper @ np.array((*PUBLISHED_TIP_M, 1.0))
-    from_tool = tool.T @ (tip[:3] - data.site("tcp").xpos)
-    np.testing.assert_allclose(from_tool, (0.0, -0.04, 0.008), atol=6e-4)
-
-
-def test_joint_names_and_limits_are_the_published_ones(so101_model):
-    names = [so101_model.joint(index).name for index in range(so101_model.njnt)]
-    assert names == ["shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper"]
-    published = [(-1.91986, 1.91986), (-1.74533, 1.74533), (-1.69, 1.69), (-1.65806, 1.65806), (-2.74385, 2.84121)]
-    assert list(zip(SO101.robot.joint_low, SO101.robot.joint_high, strict=True)) == published
-    np.testing.assert_allclose(so101_model.jnt_range, [*published, (-0.174533, 1.74533)])
-    assert all(low < home < high for (low, high), home in zip(published, SO101.robot.home, strict=True))
-    np.testing.assert_array_equal(so101_model.actuator_forcerange[:5, 1], SO101.robot.joint_torque_limit)
-    np.testing.assert_array_equal(so101_model.jnt_actfrcrange[:5, 1], 2.94)
+    np.testing.assert_allclose(tool.T @ (tip[:3] - data.site("tcp").xpos), (0.0, -0.04, 0.008), atol=6e-4)
 
 
 @pytest.mark.parametrize("width_m", [0.0, 0.04, 0.08])

@@ -35,14 +35,6 @@ def turned_about_x(degrees: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("name", "steps"), [("cartpole", 500), ("velocity_go1", 500), ("walk_humanoid", 500), ("track_motion", 300)]
-)
-def test_a_robot_has_its_time(name, steps):
-    env = build_on_the_floor(name)
-    assert (env.control_dt, env.max_episode_length) == (0.02, steps)
-
-
-@pytest.mark.parametrize(
     ("name", "options"),
     [
         ("cartpole", {"start": "uprigth"}),
