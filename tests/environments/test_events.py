@@ -31,6 +31,12 @@ from isaaclab_arena.environments.events import (
 from isaaclab_arena.interfaces.episode import EVENTS
 from tests.environments.building import build, hold_still, start
 
+MOMENTS = 41
+
+
+def holds(pattern: str, moments: int = MOMENTS) -> np.ndarray:
+    return np.array([each == "#" for each in pattern.ljust(moments, ".")])
+
 
 def told(
     *,
@@ -40,28 +46,19 @@ def told(
     travel_m: float = 1.0,
     **facts: Any,
 ) -> Facts:
-    """Return facts. What is a pattern, ``..##``, holds in the moments of its hashes, and in no later one.
+    """Return facts of an episode in which nothing else happens: the hand is near, and the arm moves.
 
-    Args:
-        moments: Moments of the episode.
-        stages: By default one that is done halfway from the start on.
-        blocked: When the arm stands against something.
-        travel_m: How far the hand goes [m].
-        facts: Patterns and numbers of other attributes.
+    What is a pattern, ``..##``, holds in the moments of its hashes, and in no later one.
     """
     patterns = {"taken": "", "met": "", "nearly": ""} | {k: v for k, v in facts.items() if isinstance(v, str)}
     numbers = {"hand_m": [0.01] * moments} | {k: v for k, v in facts.items() if not isinstance(v, str)}
     return Facts(
         stages=[torch.tensor(stage).double() for stage in stages or [[0.5] * moments]],
-        arm=ArmFacts(travel_m=torch.full((moments,), travel_m), blocked=_holds(blocked, moments)),
+        arm=ArmFacts(travel_m=torch.full((moments,), travel_m), blocked=torch.from_numpy(holds(blocked, moments))),
         reach_m=0.05,
         **{name: torch.tensor(each) for name, each in numbers.items()},
-        **{name: _holds(pattern, moments) for name, pattern in patterns.items()},
+        **{name: torch.from_numpy(holds(pattern, moments)) for name, pattern in patterns.items()},
     )
-
-
-def _holds(pattern: str, moments: int) -> torch.Tensor:
-    return torch.tensor([each == "#" for each in pattern.ljust(moments, ".")])
 
 
 def arm_told(joint: int, turn_rad: float):
@@ -106,13 +103,6 @@ def test_a_thing_strays_only_while_nobody_holds_it():
     # It has one step to come to rest after it was let go.
     expected = torch.tensor([0.0, 0.1, 0.0, 0.0, 0.0, 0.2, 0.3])
     torch.testing.assert_close(strayed(position, held, settle_steps=1), expected)
-
-
-MOMENTS = 41
-
-
-def holds(pattern: str) -> np.ndarray:
-    return np.array([each == "#" for each in pattern.ljust(MOMENTS, ".")])
 
 
 def facts(share: list[float] | None = None, max_steps: int = 0, **patterns: str) -> FloorFacts:

@@ -89,20 +89,6 @@ def test_a_world_that_broke_down_keeps_its_last_picture():
     assert all((before[term] == after[term]).all() for term in RGB)
 
 
-@pytest.mark.parametrize(("thing", "channel"), [("cube", 0), ("cylinder", 1), ("can", 2)])
-def test_objects_of_different_colours_can_be_told_apart_at_64_pixels(thing, channel):
-    env = seeing(object=thing, camera_size=64, camera_segmentation=True)
-    seen = start(env)["camera_obs"]
-    body = env.backend.names.bodies[env.landmarks["object"]]
-    pixels = seen[RGB[0]][seen["robot_head_cam_segmentation"][..., 0] == body].double()
-    assert len(pixels) >= 6
-    # Its most saturated pixel: a can also has a white band.
-    spread = pixels.max(dim=1).values - pixels.min(dim=1).values
-    colour = pixels[spread.argmax()]
-    assert int(colour.argmax()) == channel
-    assert float(spread.max()) > 50
-
-
 def test_films_show_what_policies_would_see_the_viewport_in_its_own_size_and_tell_their_time():
     seen = start(seeing())["camera_obs"]
     env = build("lift_object", camera_size=32, viewport_width=48, viewport_height=32)
@@ -172,16 +158,6 @@ def test_a_picture_lasts_until_its_env_slot_moves():
     shown = env.reset(torch.tensor([0]), [env.draw_conditions(np.random.default_rng(5))])["camera_obs"]
     assert torch.equal(shown[RGB[0]][1], before)
     assert env.pictures_drawn == (2 + 1 + 1) * len(RGB)
-
-
-def test_loading_the_renderer_shows_nothing_to_anybody():
-    env, other = seeing(num_envs=2), seeing(num_envs=2)
-    env.load_renderer()
-    assert env.pictures_drawn == 0
-    assert env.render_s > other.render_s == 0.0
-    start(env)
-    start(other)
-    assert (env.film([0, 1], RGB)[RGB[0]] == other.film([0, 1], RGB)[RGB[0]]).all()
 
 
 def test_pictures_that_are_shown_late_are_all_drawn():

@@ -211,13 +211,6 @@ def test_a_worker_in_which_an_environment_failed_or_that_was_closed_while_one_st
     assert not {failed, starting} & set(chain.pids)
 
 
-def test_a_scene_that_a_reset_replaced_takes_no_memory_any_more():
-    trace = Trace()
-    run("gym:tests.environments.gym.gym_fakes:Fake/Littering-v0", num_episodes=5, observer=trace, **IN_WORKERS)
-    scenes = {index: np.frombuffer(steps[-1][0], np.float32).tolist() for index, steps in trace.steps.items()}
-    assert scenes == {index: [1.0] for index in range(5)}
-
-
 def test_environments_that_share_something_in_a_process_are_refused():
     neighbours = "gym:tests.environments.gym.gym_fakes:Fake/Crowded-v0"
     with pytest.raises(EnvironmentBuildError, match="envs_per_worker to 1"):

@@ -1,4 +1,4 @@
-"""Tasks of LIBERO-plus, from a checkout, and LIBERO-PRO, from pip's package, are made, start and step as they say."""
+"""Tasks of LIBERO, LIBERO-plus and LIBERO-PRO, in an interpreter of their own, are made, start and step as they say."""
 
 import json
 import os
@@ -19,8 +19,8 @@ from isaaclab_arena.environments.gym.environment import GymEnvironment
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import read_init_states
 from isaaclab_arena.environments.libero import LiberoCheckout, LiberoConfig, missing_assets
 from tests.environments.gym.gym_running import build
-from tests.environments.libero.installed import LIBERO, PYTHON
-from tests.outsiders.test_libero import VARIABLES
+from tests.environments.libero.installed import LIBERO, PYTHON, files_of
+from tests.outsiders.test_libero import VARIABLES, in_its_interpreter
 
 PLUS = os.environ.get("LIBERO_PLUS_PATH", "")
 NUM_STEPS, SIZE = 3, 64
@@ -33,7 +33,8 @@ _VIEW = ("to_the_side", "up", "distance", "turned", "tilted")
 
 PRO_SUITES = ("libero_goal_task", "libero_spatial_swap", "libero_10_lan", "libero_object_object")
 
-pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
+of_libero = pytest.mark.skipif(not PYTHON, reason="LIBERO's interpreter is missing: make test-benchmarks makes it")
 of_plus = pytest.mark.skipif(
     not PYTHON or not PLUS,
     reason="LIBERO's interpreter or a checkout of LIBERO-plus is missing: make test-benchmarks LIBERO_PLUS_PATH=...",
@@ -155,3 +156,34 @@ def test_a_task_of_each_kind_of_liberopro_is_made_and_its_episode_is_the_same_bi
     assert environment.task_description == " ".join(words.group(1).lower().split())
     assert_played_twice_the_same(environment)
     environment.close()
+
+
+SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
+
+
+@of_libero
+@pytest.mark.parametrize("task", ["libero_spatial/0", "libero_spatial/4", "libero_goal/0"])
+def test_fixtures_stand_where_openpi_has_them_whatever_was_played_before(task, tmp_path):
+    suite, _, index = task.partition("/")
+    plain = {"suite": suite, "task": int(index), "seed": 7, "wait_steps": 1, "camera_size": 0}
+    expected = in_its_interpreter("libero_reference.py", tmp_path, {**plain, "num_resets": 50})
+    ours = {**files_of(task), "order": [49, *np.random.default_rng(0).permutation(50).tolist(), 0, 49]}
+    played = in_its_interpreter("libero_played.py", tmp_path, ours)
+    for name in ("positions", "orientations"):
+        assert np.array_equal(played[name], expected[name][ours["order"]]), name
+    assert len(np.unique(expected["positions"].reshape(50, -1), axis=0)) == 50
+
+
+@of_libero
+def test_the_five_suites_have_130_tasks():
+    assert sum(len(LIBERO.suites[name]) for name in SUITES) == 130
+
+
+@of_libero
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_task_is_made_and_steps(suite, tmp_path):
+    files = {name: files_of(f"{suite}/{name}") for name in LIBERO.suites[suite]}
+    observed = in_its_interpreter("libero_all_tasks.py", tmp_path, {"tasks": files})
+    assert list(observed) == list(files)
+    assert all(np.isfinite(values).all() for values in observed.values())

@@ -1,7 +1,5 @@
 """Tasks of an arm at a table in real physics; their rules are held in numbers by `test_success_rules`."""
 
-import math
-
 import pytest
 import torch
 
@@ -14,9 +12,8 @@ from isaaclab_arena.environments.tasks.articulated import (
     TRAVEL_M,
 )
 from isaaclab_arena.environments.tasks.grasping import LIFTED_STEPS
-from isaaclab_arena.environments.tasks.pushing import CUBE_TOLERANCE_M, FARTHEST_GOAL_M, NEAREST_GOAL_M
+from isaaclab_arena.environments.tasks.pushing import CUBE_TOLERANCE_M
 from isaaclab_arena.interfaces.environment import Step
-from isaaclab_arena.interfaces.episode import point
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import build, episode, hold_still, start, steps_of
@@ -95,30 +92,6 @@ def stay(env) -> torch.Tensor:
     action = torch.zeros(env.num_envs, *env.action_spec.shape)
     action[:, -1] = 0.08
     return action
-
-
-def test_the_disc_lies_in_every_direction_and_never_where_the_cube_already_is():
-    env = build("push_cube")
-    directions = []
-    for index in range(60):
-        conditions = env.draw_conditions(episode(index).conditions_generator())
-        x, y, _ = point(conditions["cube.position"])
-        goal_x, goal_y, _ = point(conditions["goal.position"])
-        assert NEAREST_GOAL_M <= math.hypot(goal_x - x, goal_y - y) <= FARTHEST_GOAL_M
-        directions.append(math.atan2(goal_y - y, goal_x - x))
-    quarters = {int((direction + math.pi) // (math.pi / 2)) for direction in directions}
-    assert quarters >= {0, 1, 2, 3}
-
-
-def test_a_hand_that_is_not_behind_the_cube_is_led_above_the_place_from_which_it_can_come_down():
-    env = build("push_cube")
-    x, y, _ = start(env)["policy"]["eef_pos"][0].tolist()
-    put(env, "object", (x, y, 0.025))
-    policy = env.step(stay(env)).observation["policy"]
-    to_goal = policy["object_to_goal"][0, :2]
-    cube_to_point = policy["eef_pos"][0] + policy["eef_to_push_point"][0] - policy["object_pos"][0]
-    assert (-torch.dot(cube_to_point[:2], to_goal) / to_goal.norm()).item() == pytest.approx(0.065, abs=1e-4)
-    assert cube_to_point[2].item() == pytest.approx(0.08, abs=1e-3)
 
 
 @pytest.mark.parametrize(

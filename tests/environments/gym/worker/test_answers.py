@@ -100,14 +100,6 @@ def test_an_action_is_clipped_and_whole_numbers_are_rounded(space, action, expec
     assert np.array_equal(native, expected)
 
 
-def test_a_uniform_draw_takes_every_whole_number_equally_often():
-    space = spaces.Discrete(4)
-    low, high, _, to_native, _ = flat_actions(space)
-    draws = np.random.default_rng(0).uniform(low, high, (4000, 1)).astype(np.float32)
-    counts = np.bincount([to_native(draw) for draw in draws])
-    assert counts.min() > 900
-
-
 ARM_AND_GRIPPER = spaces.Dict(
     {"gripper": spaces.Discrete(3), "arm": spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.MultiBinary(1)))}
 )
