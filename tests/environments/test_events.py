@@ -105,9 +105,8 @@ def test_a_thing_strays_only_while_nobody_holds_it():
     torch.testing.assert_close(strayed(position, held, settle_steps=1), expected)
 
 
-def facts(share: list[float] | None = None, max_steps: int = 0, **patterns: str) -> FloorFacts:
+def facts(share: list[float] | None = None, **patterns: str) -> FloorFacts:
     """Return facts of 40 control steps of 0.02 s; a pattern, ``..##``, holds in its hashes and in no later moment."""
-    del max_steps
     stated: dict[str, Any] = {"lost": "", "fallen": "", "nearly": "", **patterns}
     done = np.linspace(0, 1, MOMENTS) if share is None else np.array(share)
     return FloorFacts(dt_s=0.02, share=done, **{name: holds(pattern) for name, pattern in stated.items()})
@@ -149,8 +148,9 @@ LOST = {"strayed": ASTRAY, "lost": ASTRAY}
 )
 def test_of_events_on_the_floor_the_one_that_was_not_made_good_decides(patterns, found):
     """The first that is expected decides."""
-    max_steps = patterns.get("max_steps", MOMENTS - 1)
-    events = floor_events_of(facts(**patterns), solved=False, max_steps=max_steps)
+    given = {"max_steps": MOMENTS - 1, **patterns}
+    max_steps = given.pop("max_steps")
+    events = floor_events_of(facts(**given), solved=False, max_steps=max_steps)
     assert dict(events.seen) == {name: (first, 1) for name, first in found.items()}
     assert events.decisive == next(iter(found), None)
     assert set(found) <= set(EVENTS)
