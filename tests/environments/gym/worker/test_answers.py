@@ -221,7 +221,8 @@ def test_an_answer_of_gyms_older_interface_is_told(answer):
         EnvSlot(environment, ()).reset(0, pictures=True)
     with pytest.raises(ValueError, match="Gymnasium"):
         EnvSlot(environment, ()).step(np.zeros(1, np.float32), pictures=True)
-    environment.reset = lambda **_: (np.zeros(2), None)
+    no_info: Any = (np.zeros(2), None)
+    environment.reset = lambda **_: no_info
     with pytest.raises(TypeError):
         EnvSlot(environment, ("success",)).reset(0, pictures=True)
 
