@@ -1,11 +1,16 @@
 """Builds what ranks leave on disk, without running anything."""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rich.console import Console
+
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.columns import EPISODES, GROUPS, JOBS, SUITES, Column
+from isaaclab_arena.results.console import print_summary
+from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.rows import JobEvidence
 from isaaclab_arena.storage.commits import CommitLine, CommitLog, CommitWriter
 from isaaclab_arena.storage.ledger import (
@@ -137,3 +142,14 @@ def write_job(directory: Path, outcomes: str, *reports: JobReport, **said) -> Pa
     for each in reports or (report(),):
         write_report(directory, each)
     return directory
+
+
+def printed(show: Callable[[Console], object], width: int = 120, *, colour: bool = False) -> str:
+    stream = io.StringIO()
+    show(Console(file=stream, width=width, force_terminal=colour, color_system="standard" if colour else None))
+    return stream.getvalue()
+
+
+def summary(directory: Path, width: int = 140) -> str:
+    """Return what the terminal shows of a run at its end."""
+    return printed(lambda console: print_summary(merge_results(directory), directory, console), width)
