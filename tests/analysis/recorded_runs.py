@@ -55,6 +55,7 @@ def write_run(
                 if told
                 else {},
                 episode_seed=index + first_seed,
+                seed=planned_as.get("seed", line.seed),
                 events=(events or {}).get(index),
             )
             for line in commit_lines(outcomes, job=name)
