@@ -71,46 +71,30 @@ class ReadBack:
         return [tuple(line[name] for name in names) for line in self.history if names[0] in line]
 
 
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory) -> ReadBack:
-    directory = tmp_path_factory.mktemp("wandb")
-    [line] = export_wandb(finished_run(directory / "run"), directory / "there")
+def test_without_a_key_settings_rates_films_and_the_table_are_kept_in_files(tmp_path):
+    [line] = export_wandb(finished_run(tmp_path / "run"), tmp_path / "there")
     # The process of W&B's that writes the files completes them before it ends.
     wandb.teardown()
-    read = ReadBack(directory / "there")
-    assert line == f"wandb sync {read.directory}"
-    return read
-
-
-def test_without_a_key_the_run_is_kept_in_files_with_the_settings_of_each_job(shown):
+    shown = ReadBack(tmp_path / "there")
+    assert line == f"wandb sync {shown.directory}"
     assert (shown.run_id, shown.project, shown.name) == ("run", "isaaclab_arena", "run")
     assert shown.config["config_hash"] == "abc"
     assert shown.config["jobs"]["early"]["policy_config_dict.checkpoint_path"] == "runs/model_100.pt"
     assert "hush" not in str(shown.config)
-
-
-def test_each_job_and_each_checkpoint_has_its_rate_over_an_axis_of_its_own(shown):
-    [(rate, low, high, episodes)] = shown.points(
-        "early/success_rate", "early/success_low", "early/success_high", "early/episodes"
-    )
+    names = (f"early/{name}" for name in ("success_rate", "success_low", "success_high", "episodes"))
+    [(rate, low, high, episodes)] = shown.points(*names)
     assert (rate, episodes) == (pytest.approx(2 / 3), 4)
     assert low < rate < high
-    assert shown.points("late.v2/success_rate", "late.v2/episodes") == [(1.0, 2)]
     points = shown.points("checkpoints/lift_object/success_rate", "checkpoint_step")
     assert points == [(pytest.approx(2 / 3), 100), (1.0, 200)]
     axes = {"early/*": "early/episodes", "late.v2/*": "late.v2/episodes", "checkpoints/*": "checkpoint_step"}
     assert shown.axes.items() >= axes.items()
-
-
-def test_a_film_of_a_failure_and_a_table_of_the_jobs_are_kept(shown):
     [(kind, path, caption)] = shown.points("early/films/_type", "early/films/path", "early/films/caption")
-    assert kind == "video-file"
+    assert (kind, caption) == ("video-file", "early, episode 1: failure (viewport-env1-episode-1)")
     assert (shown.directory / "files" / path).stat().st_size > 0
-    assert caption == "early, episode 1: failure (viewport-env1-episode-1)"
     [(path,)] = shown.points("jobs/path")
     table = json.loads((shown.directory / "files" / path).read_text())
-    column = table["columns"].index("success_rate")
-    assert [row[column] for row in table["data"]] == [pytest.approx(2 / 3), 1.0]
+    assert [row[table["columns"].index("success_rate")] for row in table["data"]] == [pytest.approx(2 / 3), 1.0]
 
 
 def test_a_curve_that_is_told_again_is_one_run_with_each_point_once(tmp_path):
