@@ -37,16 +37,6 @@ from tests.analysis.recorded_runs import arm_of, run_of
 from tests.results.evidence import there
 
 
-@pytest.mark.parametrize(
-    ("rates", "num_pairs", "independent", "half_alike"), [((0.9, 0.7), 100, 0.95, 0.99), ((0.8, 0.7), 200, 0.64, 0.85)]
-)
-def test_the_power_of_pairs_is_that_of_simulations(rates, num_pairs, independent, half_alike):
-    for agreement, simulated in ((0.0, independent), (0.5, half_alike)):
-        power = paired_power(num_pairs, pair_chances(*rates, agreement=agreement))
-        # Four thousand simulated runs, rounded to two digits.
-        assert power == pytest.approx(simulated, abs=0.02)
-
-
 def test_the_power_of_pairs_counts_exactly_what_the_test_rejects():
     chances, num_pairs, power = PairChances(only_first=0.4, only_second=0.15), 9, 0.0
     for wins in range(num_pairs + 1):
@@ -65,11 +55,11 @@ def test_boschloos_test_needs_33_episodes_and_keeps_its_level():
 
 
 def test_the_region_of_boschloos_test_is_that_of_its_p_values():
-    region = boschloo_region(7)
-    for first in range(8):
-        for second in range(8):
+    region = boschloo_region(5)
+    for first in range(6):
+        for second in range(6):
             # scipy gives no number if all episodes end alike.
-            p_value = np.nan_to_num(boschloo_exact([[first, second], [7 - first, 7 - second]]).pvalue, nan=1.0)
+            p_value = np.nan_to_num(boschloo_exact([[first, second], [5 - first, 5 - second]]).pvalue, nan=1.0)
             if abs(p_value - 0.05) > 0.002:  # scipy searches for the worst rate on a grid of its own
                 assert region[first, second] == (p_value <= 0.05), (first, second, p_value)
 

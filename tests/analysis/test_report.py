@@ -179,13 +179,6 @@ def test_a_png_shows_a_mark_where_it_is(mark, inside, outside):
     assert shown[outside].tolist() == [255, 255, 255]
 
 
-@pytest.mark.parametrize(("anchor", "left"), [("start", False), ("end", True)])
-def test_words_begin_or_end_at_their_point(anchor, left):
-    dark = pixels(picture(Words(at=(30, 25), text="xxx", colour="#000000", anchor=anchor))).min(axis=2) < 128
-    assert dark[:, :29].any() == left
-    assert dark[:, 31:].any() != left
-
-
 def test_runs_are_ordered_by_the_mean_of_the_tasks_that_all_of_them_have(tmp_path):
     # Three quarters of all its episodes succeed, but only one of its two tasks does.
     uneven = run_of(tmp_path / "uneven", {"easy": "s" * 30, "hard": "f" * 10})
@@ -236,10 +229,3 @@ def test_suites_of_a_run_are_policies_ordered_by_the_mean_of_their_tasks(tmp_pat
         ("bad", 0.25, 19),
     ]
     assert found.places[1].mean_interval == mean_rate_interval([(0, 9), (5, 10)])
-
-
-def test_runs_of_one_suite_each_are_ordered_whatever_their_jobs_are_called(tmp_path):
-    one, other = (run_of(tmp_path / name, {f"{name}:0": outcomes}) for name, outcomes in {"a": "sf", "b": "ss"}.items())
-    found = leaderboard([one, other], Question())
-    assert [place.name for place in found.places] == [str(tmp_path / "b"), str(tmp_path / "a")]
-    assert found.tasks == ("0",)

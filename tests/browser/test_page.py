@@ -204,6 +204,7 @@ def test_two_films_side_by_side_share_one_clock(page, report):
     assert page.run("document.getElementById('player').scrollWidth") <= 390
 
 
+@pytest.mark.slow
 def test_the_pictures_that_the_policy_saw_follow_the_film(page, tmp_path):
     eyes = {**JOBS[1]["arena_env_args"], "enable_cameras": True, "camera_size": 32}
     seeing = {**JOBS[1], "name": "seeing", "num_episodes": 1, "arena_env_args": eyes}
@@ -334,6 +335,7 @@ def test_five_thousand_jobs_have_a_page(page, tmp_path):
     assert "job-4999" in page.run("document.body.textContent")
 
 
+@pytest.mark.slow
 def test_each_reason_of_a_job_that_failed_plays_three_films_from_the_page_alone(page, tmp_path):
     run = played(tmp_path, [{**JOBS[1], "name": "idle", "num_episodes": 4, "policy_type": "zero_action"}])
     assert main(["film", str(run), "--episodes", "reasons"]) == 0

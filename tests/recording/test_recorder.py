@@ -308,6 +308,8 @@ def test_nothing_is_said_of_starts_that_are_told_or_that_only_pictures_may_show(
 def test_env_slots_are_numbered_through_the_environments_of_a_job(tmp_path):
     recorder = EpisodeRecorder(tmp_path, **JOB)
     first, second = ScriptedEnvironment(3), ScriptedEnvironment(2)
+    # One without a time limit costs no memory in advance.
+    first.max_episode_length = 10**12
     recorder.begin_rebuild([first, second])
     rollout(first, PushPolicy(), episodes(3), [recorder])
     rollout(second, PushPolicy(), episodes(5)[3:], [recorder])

@@ -15,11 +15,7 @@ from isaaclab_arena.storage.layout import episode_file_name, poster_file
 
 
 class Reader(HTMLParser):
-    """Collects the cells of the tables of jobs and of suites, the text of elements by id, and every tag.
-
-    Args:
-        html: The page.
-    """
+    """Collects the cells of the tables of jobs and of suites, the text of elements by id, and every tag."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -236,14 +236,6 @@ def test_what_was_verified_is_told_until_the_run_changes(tmp_path: Path):
     assert not changed["is_unsound"]
 
 
-def test_films_that_have_no_room_are_found_by_their_path(tmp_path: Path):
-    run = merged_run(tmp_path / "run", lift="sf")
-    write_films(tmp_path / "run", "lift", range(2))
-    page = page_of_runs(run, embedded_bytes=400)
-    films = Reader(html_of(page, tmp_path / "run")).data["films"]
-    assert [film["address"] for film in films] == ["lift/videos/viewport-env0-episode-0.mp4", None]
-
-
 def test_one_film_of_each_job_goes_in_first_then_those_that_show_a_reason_and_other_failures(tmp_path: Path):
     write_films(tmp_path, "lift", range(6))
     write_films(tmp_path, "reach", range(2))

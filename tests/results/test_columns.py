@@ -1,9 +1,7 @@
 """The columns of the tables."""
 
 import dataclasses
-import io
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,17 +9,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from isaaclab_arena.api import Results
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.config.schema import SuiteMember
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.process import results_console, show_results
 from isaaclab_arena.results.columns import EPISODES, JOBS, SUITES, table_of
-from isaaclab_arena.results.console import GROUPS_FILE, caveats, console_table, group_by, groups_table, print_summary
-from isaaclab_arena.results.merge import merge_results, records, stale_tables, stored_results, write_tables
+from isaaclab_arena.results.console import GROUPS_FILE, caveats, console_table, group_by
+from isaaclab_arena.results.merge import merge_results, records
 from isaaclab_arena.results.rows import JobEvidence, SuiteEvidence, short_policy_name
 from isaaclab_arena.results.statistics import wilson_interval
-from isaaclab_arena.results.stopping import alike_starts, condition_key, draw_of
+from isaaclab_arena.results.stopping import condition_key, draw_of
 from isaaclab_arena.storage.commits import CommitLog
 from isaaclab_arena.storage.ledger import ReportedStatus
 from tests.results.evidence import (
@@ -56,12 +52,6 @@ def test_the_page_of_the_results_says_of_every_column_what_its_table_says():
     assert PAGE.read_text() == written(PAGE.read_text()), "make columns writes it"
 
 
-def begun(outcomes: str, *starts: int | None):
-    """Return episodes with their first observations, which went alike as far as their outcomes do."""
-    lines = zip(commit_lines(outcomes), starts, strict=True)
-    return [dataclasses.replace(line, start=start, length=10, episode_return=1.0) for line, start in lines]
-
-
 def test_conditions_are_what_was_told_and_a_seed_stands_for_them_where_nothing_was():
     key = condition_key("lift", "cube", '{"cube.x": 0.5}', 7)
     assert key == condition_key("lift", "cube", '{"cube.x": 0.5}', 8)
@@ -72,22 +62,6 @@ def test_conditions_are_what_was_told_and_a_seed_stands_for_them_where_nothing_w
     for told, is_same in (('{"gym.seed": 7, "gym.episode_index": 0}', True), ("{}", True), ('{"x": 1}', False)):
         first, second = (draw_of(condition_key(environment, None, told, 1)) for environment in ("gym:a", "gym:b"))
         assert (first == second) is is_same
-
-
-def test_episodes_that_began_and_went_alike_are_one_whatever_their_seeds():
-    assert alike_starts(begun("fff", 5, 5, 6)) == [5, 5, None]
-    assert alike_starts(begun("ffss", 5, 5, 6, 6)) == [5, 5, 6, 6]
-    # What came after the start makes them different, such as ice on which one slips, or a policy's own noise.
-    assert alike_starts(begun("fsf", 5, 5, 5)) == [None] * 3
-    for other in ({"episode_return": 0.5}, {"checksum": 3}):
-        lines = begun("fff", 5, 5, 5)
-        lines[2] = dataclasses.replace(lines[2], **other)
-        assert alike_starts(lines) == [None] * 3
-    # An environment that tells its conditions needs no observation.
-    assert alike_starts(commit_lines("ffff")) == [None] * 4
-
-
-SHARE = "saturated_action_share"
 
 
 def write_run(directory: Path, jobs: Mapping[str, Sequence[float | None]], outcome: str = "f") -> Path:
@@ -118,23 +92,6 @@ def test_actions_at_their_bounds_are_told_of_the_worst_jobs_that_fail_and_less_t
     [line] = said(write_run(tmp_path / "many", {f"job{number}": [number / 100] for number in range(3, 33)}))
     assert ": 32 % in job 'job32', 31 % in job 'job31', " in line
     assert line.endswith(", 25 % in job 'job25' and many in 9 others")
-
-
-def test_every_table_has_the_share_of_actions_at_their_bounds_and_can_be_read_again(tmp_path):
-    merged = merge_results(write_run(tmp_path, {"lift": [0.5, 0.0, None], "push": [None, None]}))
-    write_tables(tmp_path, merged)
-    share = pytest.approx(5 / 21)
-    expected = {"results": [share, None], "episodes": [0.5, 0.0, None, None, None], "suites": [share]}
-    for name, values in expected.items():
-        assert list(pd.read_csv(tmp_path / f"{name}.csv").columns)[-1] == SHARE
-        assert [row[SHARE] for row in records(pd.read_parquet(tmp_path / f"{name}.parquet"))] == values
-    assert [row[SHARE] for row in records(group_by(merged, ["name"]))] == [share, None]
-    assert stale_tables(tmp_path, merged) == []
-    stored = there(stored_results(tmp_path))
-    for kind in ("jobs", "suites", "episodes"):
-        pd.testing.assert_frame_equal(getattr(stored, kind), getattr(merged, kind))
-    results = Results(merged, tmp_path)
-    assert (list(results.jobs.columns)[-1], list(results.episodes.columns)[-1]) == (SHARE, SHARE)
 
 
 def shown(directory, *, colour: bool = False) -> str:
@@ -221,17 +178,6 @@ def test_a_job_that_does_not_sweep_a_key_shows_its_own_value_there(tmp_path):
     assert cells(tmp_path)["speed"] == ["1", "2", "0", "-"]
 
 
-def test_jobs_differ_in_the_table_by_what_they_evaluate_as_long_as_the_line_has_room(tmp_path):
-    write_plan(tmp_path, planned("a", object="can"), planned("b", index=1, object="mug", embodiment="so101"))
-    assert headings(tmp_path, 300)[:6] == ["job", "environment", "policy", "object", "embodiment", "episodes"]
-    assert "object" not in headings(tmp_path, 60)
-    write_plan(tmp_path / "alike", planned("a", object="can"), planned("b", index=1, object="can"))
-    assert "object" not in headings(tmp_path / "alike", 300)
-    others = planned("a", object="can"), planned("b", index=1, environment="reach", object=None)
-    write_plan(tmp_path / "others", *others)
-    assert "object" not in headings(tmp_path / "others", 300), "the environment tells them apart"
-
-
 NAMES = {
     "scripted": "scripted",
     "my.package:MyPolicy": "MyPolicy",
@@ -255,20 +201,6 @@ def test_late_answers_show_what_they_came_to_beside_what_was_measured(tmp_path):
     assert late["queries/s"][:2] == ["20.00", "10.00"]
     assert late["measured ms"] == [*["62, 169"] * 5, "-"]
     assert "stale %" not in cells(write_job(tmp_path / "in time", "s"))
-
-
-def test_in_a_file_no_row_is_folded_and_a_launcher_tells_its_ranks_how_wide_the_terminal_is(tmp_path, monkeypatch):
-    write_plan(tmp_path, planned("j" * 80, environment="e" * 90))
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", stream)
-    monkeypatch.delenv("COLUMNS", raising=False)
-    merged = merge_results(tmp_path)
-    show_results(lambda console: print_summary(merged, tmp_path, console))
-    (line,) = [line for line in stream.getvalue().splitlines() if line.startswith("jjj")]
-    assert "j" * 80 in line
-    assert "e" * 90 in line
-    monkeypatch.setenv("COLUMNS", "77")
-    assert results_console().width == 77
 
 
 HIGH = "variations.cube.mass.sampler_cfg.high"
@@ -310,10 +242,3 @@ def test_several_keys_make_a_row_per_combination_and_groups_are_written_beside_t
         group_by(merged, [HIGH.replace("mass", "mas")])
     assert main(["merge", str(tmp_path), "--by", HIGH]) == 0
     assert pd.read_csv(tmp_path / GROUPS_FILE)["successes"].tolist() == [3, 4, 1]
-
-
-def test_success_that_is_not_measured_is_no_zero(tmp_path):
-    groups = group_by(merge_results(write_job(tmp_path, "uuu", num_episodes=3)), ["seed"])
-    assert groups["scored"].tolist() == [0]
-    assert groups["successes"].isna().tolist() == groups["success_rate"].isna().tolist() == [True]
-    assert "0.0" not in printed(lambda console: console.print(groups_table(groups, ["seed"])))

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import time
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +10,15 @@ import pytest
 
 from isaaclab_arena.api import Results
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.interfaces.episode import SEED_CONDITION
 from isaaclab_arena.results.console import caveats, group_by, groups_table
 from isaaclab_arena.results.exports import export_lerobot
 from isaaclab_arena.results.merge import merge_results, records, write_tables
 from isaaclab_arena.results.statistics import rate_interval, wilson_interval
 from isaaclab_arena.results.stopping import PairCounts
-from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.ledger import JobReport, ReportedStatus, read_run_plan, write_attempt, write_run_plan
+from isaaclab_arena.storage.ledger import JobReport, read_run_plan, write_attempt, write_run_plan
 from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun
 from tests.analysis.recorded_runs import write_run
-from tests.evaluation.jobs import coin_job, settings
 from tests.results.evidence import (
     EPISODE_COLUMNS,
     GROUP_COLUMNS,
@@ -141,16 +136,6 @@ def test_a_question_bets_once_on_each_start_and_the_interval_holds_what_it_count
     assert told["repeated"] == 38
 
 
-def test_the_interval_of_a_question_counts_the_first_episode_of_each_condition_and_holds_the_rate(tmp_path):
-    bar = Question(name="bar", jobs=("new",), max_episodes=4, at_least=0.5)
-    lacking = dataclasses.replace(bar, name="lacking", jobs=("gone",))
-    merged = merge_results(asked(write_run(tmp_path, {"new": "ssff"}, starts=2), bar, lacking))
-    [row] = records(merged.jobs)
-    assert rate_interval(2, 2).low < row["success_rate"] == 0.5
-    assert (row["success_low"], row["success_high"]) == (rate_interval(2, 2).low, 1.0)
-    assert (merged.answers[1].verdict, merged.answers[1].episodes) == (None, 0)
-
-
 def merged(directory: Path, *reports: JobReport, attempts: tuple[Any, ...] = (), **job: Any) -> dict[str, Any]:
     """Return the row of a job of ten finished episodes that left some reports, in a run of some attempts."""
     write_plan(directory, planned(**job), world_size=2)
@@ -197,30 +182,3 @@ def test_jobs_and_episodes_stand_in_the_order_of_their_indices(tmp_path):
     assert results.episodes["job"].tolist() == ["b", *"aaaa"]
     assert results.episodes["episode_index"].tolist() == [0, 0, 1, 2, 3]
     assert results.episodes["success"].tolist() == [True, False, False, True, True]
-
-
-def test_cut_is_what_the_last_attempt_left_and_nothing_where_all_episodes_finished(tmp_path):
-    reports = [
-        report(attempt=1, status=ReportedStatus.INTERRUPTED, cut_episodes=7),
-        report(attempt=2, cut_episodes=2),
-        report(attempt=2, rank=1, cut_episodes=3),
-    ]
-    assert merged(tmp_path / "steps", *reports, num_episodes=None, num_steps=50)["cut"] == 5
-    assert merged(tmp_path / "some", *reports, num_episodes=12)["cut"] == 5
-    assert merged(tmp_path / "all", *reports, num_episodes=10)["cut"] == 0
-
-
-@pytest.mark.parametrize("policy_batch", [None, 8])
-def test_no_time_is_negative_although_the_clock_goes_back(tmp_path, monkeypatch, policy_batch):
-    """Whoever sets a clock back while a run goes on changes when things happened, and not how long they took."""
-    looks = count()
-    monkeypatch.setattr(time, "time", lambda: 1e9 - 3600.0 * next(looks))
-    ended = JobRunner(settings(tmp_path, policy_batch=policy_batch)).run(coin_job(num_episodes=6))
-    parts = (ended.build_s, ended.simulate_s, ended.policy_s, ended.render_s, ended.record_s, ended.idle_s)
-    assert ended.status is ReportedStatus.COMPLETED
-    assert all(seconds >= 0 for seconds in parts)
-    assert 0 < ended.wall_s < 3600
-    assert sum(parts) == pytest.approx(ended.wall_s, abs=0.05)
-    walls = [line.wall_s for line in read_commits(tmp_path / "coins", "coins").lines]
-    assert len(walls) == 6
-    assert all(wall is not None and 0 <= wall < 3600 for wall in walls)

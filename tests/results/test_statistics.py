@@ -123,9 +123,6 @@ def test_the_interval_of_a_mean_covers_it_as_often_as_it_says(rates, trials):
     assert np.mean(covered) >= 0.92
 
 
-# Rates of episodes that share conditions: never surer than the conditions allow, and as before where all differ.
-
-
 def scored(success, places, environment: str = "lift", condition: str = "cube.x") -> ScoredEpisodes:
     """Return episodes that start from places: equal places, equal conditions."""
     keys = [condition_key(environment, None, f'{{"{condition}": {place}}}', 0) for place in places]
@@ -156,13 +153,6 @@ def test_twenty_different_episodes_are_twenty_to_the_last_bit():
     assert mean_of_tasks(tasks) == mean_rate_interval([(15, 20), (5, 10)])
 
 
-def test_noise_that_differs_within_conditions_counts_for_more_than_the_conditions_alone():
-    generator = np.random.default_rng(3)
-    noisy = scored(generator.random(200) < 0.6, [*range(40)] * 5)
-    assert 1.0 <= noisy.design_effect < 2.5
-    assert noisy.wilson() == wilson_interval(noisy.successes, 200, design_effect=noisy.design_effect)
-
-
 def test_tasks_that_get_the_same_seeds_and_come_out_alike_are_no_more_than_one_of_them():
     success = [1, 0, 1, 1, 0] * 4
     suite = [seeded(success, range(20), f"gym:{task}") for task in "abcd"]
@@ -177,14 +167,6 @@ def test_tasks_that_get_the_same_seeds_and_come_out_alike_are_no_more_than_one_o
     assert together([scored([1], [0.5]), scored([1], [0.5], "push")]).num_distinct == 2
 
 
-@pytest.mark.parametrize("success", [[1, 0], [1, 0, 1, 1]])
-def test_a_task_with_one_start_counts_once(success):
-    number = len(success)
-    suite = together([scored(success, [at] * number) for at in range(5)])
-    strata = np.arange(5 * number) // number
-    assert design_effect(suite.success, suite.conditions, strata=strata) == pytest.approx(number)
-
-
 def test_the_design_effect_is_the_variance_of_the_sums_of_conditions_over_that_of_episodes():
     # Ten conditions succeed once in five episodes and ten always: sums of 1 and 5 around 3, episodes around 0.6.
     success, places = [1, 0, 0, 0, 0] * 10 + [1] * 50, np.repeat(np.arange(20), 5)
@@ -194,23 +176,6 @@ def test_the_design_effect_is_the_variance_of_the_sums_of_conditions_over_that_o
     # A rate has two more conditions with a twentieth of the weight: one succeeds in five episodes, one in none.
     of_sums += 20 / 19 * 0.05 * (2**2 + 3**2)
     assert scored(success, places).design_effect == pytest.approx(few * of_sums / of_episodes)
-
-
-@pytest.mark.parametrize(
-    ("num_conditions", "repeats", "share"), [(5, 4, 1.0), (10, 4, 0.3), (20, 5, 0.5), (20, 20, 0.2)]
-)
-def test_intervals_hold_the_rate_where_those_of_as_many_different_episodes_would_not(num_conditions, repeats, share):
-    generator, rate, times = np.random.default_rng(1), 0.7, 300
-    alike = generator.random((times, num_conditions)) < rate
-    decided = generator.random((times, num_conditions, repeats)) < share
-    own = generator.random((times, num_conditions, repeats)) < rate
-    success = np.where(decided, alike[:, :, None], own).reshape(times, -1)
-    places = np.repeat(np.arange(num_conditions), repeats)
-    found = [scored(each, places).wilson() for each in success]
-    held = np.mean([each is not None and each.low <= rate <= each.high for each in found])
-    naive = [wilson_interval(int(each.sum()), len(each)) for each in success]
-    assert held >= 0.92
-    assert np.mean([each is not None and each.low <= rate <= each.high for each in naive]) < held
 
 
 def test_values_of_conditions_have_the_mean_of_all_values():

@@ -11,7 +11,6 @@ import pytest
 from isaaclab_arena.api import Results
 from isaaclab_arena.config.options import UNKNOWN
 from isaaclab_arena.config.schema import SuiteMember
-from isaaclab_arena.results.console import MAX_JOBS_SHOWN
 from isaaclab_arena.results.merge import (
     LATER_COLUMNS,
     merge_results,
@@ -128,18 +127,6 @@ def test_results_of_a_version_that_named_datasets_on_other_nodes_are_what_a_merg
     write_tables(tmp_path, merged)
     results.write_text(results.read_text().replace('  "sources"', told + '  "sources"'))
     assert stale_tables(tmp_path, merged) == [results] * is_stale
-
-
-def test_a_run_of_very_many_jobs_shows_the_first_of_them(tmp_path):
-    jobs = [planned(f"lift{index}", index=index, num_episodes=1) for index in range(MAX_JOBS_SHOWN + 3)]
-    write_plan(tmp_path, *jobs)
-    for job in jobs:
-        (tmp_path / job.name).mkdir()
-        write_lines(tmp_path, commit_lines("s", job=job.name))
-    text = summary(tmp_path)
-    assert f"lift{MAX_JOBS_SHOWN - 1} " in text
-    assert f"lift{MAX_JOBS_SHOWN} " not in text
-    assert "... and 3 more jobs, all in results.csv" in text
 
 
 # Tests of the one row that a suite has.

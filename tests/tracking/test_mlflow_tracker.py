@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedSeries
 from isaaclab_arena.tracking.watched_run import export_mlflow
-from tests.tracking.runs import finished_run, series_run
+from tests.tracking.runs import finished_run
 
 mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
 
@@ -27,9 +26,7 @@ def runs(client):
 
 
 @pytest.mark.parametrize("store", ["database", "file store"])
-def test_each_job_is_one_run_below_that_of_the_whole_with_rate_films_and_table(
-    tmp_path, monkeypatch, store
-):
+def test_each_job_is_one_run_below_that_of_the_whole_with_rate_films_and_table(tmp_path, monkeypatch, store):
     uri = f"sqlite:///{tmp_path / 'there' / 'mlflow' / 'mlflow.db'}"
     if store == "file store":
         uri = (tmp_path / "store").as_uri()
@@ -56,15 +53,3 @@ def test_each_job_is_one_run_below_that_of_the_whole_with_rate_films_and_table(
     assert film.path == "films/viewport-env1-episode-1.mp4"
     table = json.loads(Path(client.download_artifacts(whole, "jobs.json")).read_text())
     assert [row[table["columns"].index("name")] for row in table["data"]] == ["early", "late.v2"]
-
-
-def test_a_curve_that_is_told_again_has_each_point_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    for steps in ((200,), (100, 200)):
-        points = [CheckpointMeasures(series="reach", step=step, values={"success_rate": 0.5}) for step in steps]
-        series = TrackedSeries(["mlflow"], record=tmp_path / "told.json")
-        series.tell(series_run(tmp_path), points)
-    client = mlflow.MlflowClient()
-    whole = runs(client)["watch"].info.run_id
-    told = client.get_metric_history(whole, "checkpoints/reach/success_rate")
-    assert sorted(each.step for each in told) == [100, 200]

@@ -2,7 +2,6 @@
 
 import json
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import pytest
 
 from isaaclab_arena.registry import imported
-from isaaclab_arena.tracking.trackers import CheckpointMeasures
 from isaaclab_arena.tracking.watched_run import export_wandb
-from tests.tracking.runs import finished_run, series_run
+from tests.tracking.runs import finished_run
 
 wandb = pytest.importorskip("wandb", reason="the extra wandb is not installed")
 
@@ -95,21 +93,3 @@ def test_without_a_key_settings_rates_films_and_the_table_are_kept_in_files(tmp_
     [(path,)] = shown.points("jobs/path")
     table = json.loads((shown.directory / "files" / path).read_text())
     assert [row[table["columns"].index("success_rate")] for row in table["data"]] == [pytest.approx(2 / 3), 1.0]
-
-
-def test_a_curve_that_is_told_again_is_one_run_with_each_point_once(tmp_path):
-    tracker_of = imported("isaaclab_arena.tracking.trackers:WandbTracker")
-    for steps in ((200,), (100, 200)):
-        tracker = tracker_of(series_run(tmp_path))
-        assert not tracker.keeps_series
-        for step in steps:
-            tracker.log_checkpoint(CheckpointMeasures(series="reach", step=step, values={"success_rate": 0.5}))
-        line = tracker.close()
-        # Directories of W&B's are named by the second.
-        time.sleep(1.1)
-    wandb.teardown()
-    read = ReadBack(tmp_path)
-    assert line == f"wandb sync {read.directory}"
-    assert (read.run_id, read.name) == ("series", "watch")
-    assert read.points("checkpoint_step", "checkpoints/reach/success_rate") == [(100, 0.5), (200, 0.5)]
-    assert read.axes["checkpoints/*"] == "checkpoint_step"

@@ -5,7 +5,6 @@ import os
 import random
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,8 +24,7 @@ from isaaclab_arena.storage.episode_file import Compression, RecordedEpisode, bl
 from isaaclab_arena.storage.episodes import RecordedSteps, check_array, opened
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recovery import Diagnosis, RecordedCopy, repair_job
-from tests.end_to_end.launching import ROOT, environment
-from tests.faults.system_trouble import trouble_variables
+from tests.end_to_end.launching import ROOT
 from tests.security.test_recordings import LEADS, recording
 from tests.storage.hdf5.hostile_recordings import ARRAYS, kinds
 from tests.storage.plan_entries import plan_entry
@@ -348,20 +346,6 @@ def test_no_changed_byte_passes_that_the_library_would_refuse(tmp_path, name):
         assert found == answer(lambda: by_the_library(path, 1)), f"byte {at} is changed, and {found} is read"
 
 
-def test_a_file_of_which_a_bit_or_the_end_or_the_name_changed_is_not_taken_over_unread(tmp_path):
-    path = tmp_path / episode_file_name(4)
-    hdf5.write_episode(path, recorded(4))
-    content = path.read_bytes()
-    assert block_of(content) is not None
-    actions, text = content.index(recorded(4).arrays["actions"]), content.index(b"lift")
-    for place in (130, content.index(b"SNOD"), actions, text, len(content) - 1):
-        changed = bytearray(content)
-        changed[place] ^= 4
-        assert block_of(changed) is None, place
-    assert all(block_of(content[:size]) is None for size in range(0, len(content), 97))
-    assert not dataset_assembly.assemble_dataset([(5, path)], tmp_path / "dataset.hdf5")
-
-
 @pytest.mark.parametrize("lead", LEADS)
 def test_consolidation_brings_nothing_of_another_file_into_a_dataset(tmp_path, lead):
     make, message = LEADS[lead]
@@ -415,45 +399,6 @@ def test_a_recording_that_declares_more_than_is_stored_is_refused_by_what_it_dec
         declare(file)
     with pytest.raises(StorageError, match=words):
         hdf5.read_episode(tmp_path / "e000000.h5", 0)
-
-
-def test_black_pictures_are_read_however_well_they_compress(tmp_path):
-    with h5py.File(tmp_path / "e000000.h5", "w") as file:
-        black, demo = np.zeros((200, 64, 64, 3), np.uint8), file.create_group("data/demo_0")
-        demo.create_dataset("black", data=black, compression="gzip", chunks=black.shape)
-    assert hdf5.read_episode(tmp_path / "e000000.h5", 0).arrays["black"].shape == (200, 64, 64, 3)
-
-
-def test_an_error_about_a_virtual_dataset_holds_none_of_its_properties(tmp_path):
-    # HDF5 2.0 crashes at the end of a process that still holds them, and an error may be kept until then.
-    with h5py.File(tmp_path / "virtual.h5", "w") as file:
-        ARRAYS["virtual"](file, "actions")
-    with h5py.File(tmp_path / "virtual.h5") as file, pytest.raises(StorageError) as caught:
-        check_array(file["actions"].id, "actions")
-    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
-    held = [value for frame in frames for value in frame.f_locals.values()]
-    assert not any(isinstance(value, h5py.h5p.PropID) for value in held)
-
-
-# Programs of their own: reads that the system refuses, and recordings that mean harm.
-
-
-def test_no_read_that_the_system_refuses_is_taken_for_damage(tmp_path):
-    variables = trouble_variables(tmp_path)
-    if variables is None:
-        pytest.skip("the library that refuses calls of the system needs a C compiler, and there is no cc")
-    datasets = []
-    for compression in (Compression.NONE, Compression.GZIP):
-        parts = [tmp_path / episode_file_name(index) for index in (0, 1)]
-        for index, part in enumerate(parts):
-            hdf5.write_episode(part, recorded(index, conditions="{}"), compression)
-        datasets.append(tmp_path / f"dataset_{compression}.hdf5")
-        consolidate(parts, datasets[-1])
-    command = [sys.executable, "-m", "tests.storage.hdf5.refused_reads", *map(str, datasets)]
-    done = subprocess.run(command, cwd=ROOT, env=environment(variables), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert all(int(number) > 5 for number in done.stdout.split()), done.stdout
-    assert len(done.stdout.splitlines()) == len(datasets)
 
 
 FAST_KINDS = 3

@@ -1,6 +1,5 @@
 """What a crash leaves in a run's directory, and what becomes of it."""
 
-import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.config.schema import JobStatus
-from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage import episodes as hdf5
 from isaaclab_arena.storage.commits import line_text
@@ -93,25 +91,6 @@ def test_a_consolidation_that_was_interrupted_before_it_removed_the_parts_is_com
     for index, content in contents.items():
         job.part(index).write_bytes(content)
     assert kept(job, repaired(tmp_path)) == ({0, 1}, {DATASET: [0, 1]}, set())
-
-
-@pytest.mark.parametrize("length", [4, None])
-@pytest.mark.parametrize(
-    ("reports", "is_left"),
-    [
-        ([], True),
-        ([{"status": ReportedStatus.FAILED}], True),
-        ([{"status": ReportedStatus.FAILED}, {"attempt": 2, "num_episodes": 4}], False),
-        ([{"status": ReportedStatus.BEGUN, "reproducible": Reproducible.BITWISE, "num_episodes": 4}], False),
-    ],
-)
-def test_a_job_with_all_its_episodes_needs_a_run_until_a_rank_has_reported(tmp_path, job, reports, is_left, length):
-    job.finish(0, 1, 2, 3)
-    for each in reports:
-        job.report(**each)
-    recovery = recover(tmp_path, planned(num_episodes=length))
-    assert bool(recovery.left()) is is_left
-    assert kept(job, recovery) == ({0, 1, 2, 3}, {DATASET: [0, 1, 2, 3]}, set())
 
 
 @pytest.mark.parametrize("others", [0, 1])
@@ -287,49 +266,6 @@ def test_an_episode_of_two_ranks_is_kept_once_where_both_are_alike_and_else_stay
         assert job.recorded() == {DATASET: [0]}
     else:
         assert snapshot(tmp_path) == before
-
-
-@pytest.mark.parametrize("has_part", [False, True])
-def test_of_copies_that_are_all_elsewhere_one_is_kept(tmp_path, job, has_part):
-    line = job.line(0)
-    for rank in (1, 2):
-        other = JobOnDisk(tmp_path, dataset=f"dataset_lift_rank{rank}.hdf5")
-        other.write_part(line)
-        other.consolidate()
-    if has_part:
-        job.write_part(line)
-    job.commit(line)
-    assert kept(job, repaired(tmp_path)) == ({0}, {DATASET if has_part else "dataset_lift_rank1.hdf5": [0]}, set())
-
-
-# The order of what is done: nothing is lost if the program dies in between.
-
-
-def test_an_adopted_episode_is_committed_before_its_file_goes_into_a_dataset(tmp_path, job, monkeypatch):
-    job.write_part(job.line(1))
-    replace = Path.replace
-
-    def stop(path: Path, target: Path) -> Path:
-        if target.suffix == ".hdf5":
-            raise OSError(errno.EIO, "the disk is gone")
-        return replace(path, target)
-
-    monkeypatch.setattr(Path, "replace", stop)
-    with pytest.raises(StorageError):
-        recover(tmp_path)
-    assert job.committed() == {1: job.line(1)}
-    assert job.part(1).exists()
-
-
-def test_of_a_job_that_starts_anew_lines_and_reports_are_moved_last(tmp_path, job, monkeypatch):
-    job.finish(0)
-    job.consolidate()
-    job.finish(1)
-    job.report(ReportedStatus.INTERRUPTED, env_steps=7)
-    moved, rename = [], Path.rename
-    monkeypatch.setattr(Path, "rename", lambda path, target: moved.append(path.name) or rename(path, target))
-    recover(tmp_path, planned(**STEPS))
-    assert [name.partition("_")[0] for name in moved] == [PART, "dataset", "episode", "episode", "job"]
 
 
 # Orphans: recorded, but not committed

@@ -227,19 +227,3 @@ def test_what_was_found_is_read_again_and_the_last_one_counts(tmp_path):
         (tmp_path / f"{name}.json").write_text("{")
         with pytest.raises(ConfigError, match=rf"{name}\.json"):
             read(tmp_path)
-
-
-ENDED = dataclasses.replace(BITWISE, job="reach", is_bitwise=False, verdict="ended the same")
-SENTENCES = {
-    "sound": ({}, "the files of 1,200 episodes are whole; 2 of 2 episodes repeated bit for bit (lift 3, 7)"),
-    "defects": (
-        {"problems": ("demo_2 is damaged", "more"), "episodes": (ENDED, dataclasses.replace(ENDED, is_same=False))},
-        "defects in the files: demo_2 is damaged, and 1 more; 1 ended the same (reach 3); reach 3 ended the same",
-    ),
-    "files alone": ({"episodes": ()}, "the files of 1,200 episodes are whole; no episode ran again"),
-}
-
-
-@pytest.mark.parametrize(("changes", "sentence"), SENTENCES.values(), ids=SENTENCES)
-def test_what_was_found_is_a_sentence(changes, sentence):
-    assert dataclasses.replace(FOUND, **changes).in_words() == sentence
