@@ -59,7 +59,7 @@ def test_jobs_may_be_named_to_belong_together(tmp_path):
     candidate, baseline = runs(tmp_path, {"new": "ss"}, {"old": "sf", "a": "s", "b": "s"})
     report = compare_runs(candidate, baseline, Question(), names={"old": "new"})
     assert report.tasks[0].counts.total == 2
-    with pytest.raises(ConfigError, match="there is no job 'lift'"):
+    with pytest.raises(ConfigError, match="no job 'lift'"):
         compare_runs(candidate, baseline, Question(), names={"old": "lift"})
 
 
@@ -95,7 +95,7 @@ def test_what_there_is_of_runs_is_compared_where_that_will_do_and_a_job_without_
 def test_a_job_is_the_baseline_of_the_others_of_its_task(tmp_path):
     report = compare_with_job(run_of(tmp_path / "run", {"old": "sf", "a": "ss", "b": "ff"}), "old", Question())
     assert [each.first.entry.name for each in report.tasks] == ["a", "b"]
-    with pytest.raises(NotComparableError, match="there is no other job"):
+    with pytest.raises(NotComparableError, match="no other job"):
         compare_with_job(run_of(tmp_path / "alone", {"old": "sf"}), "old", Question())
 
 
@@ -127,7 +127,7 @@ def test_a_suite_of_a_run_is_judged_by_another_task_by_task(tmp_path):
     assert report.together is not None
     assert report.together.counts.total == 12
     assert report.together.mean_of_tasks == 0.75
-    with pytest.raises(ConfigError, match="there is no job 'odl'"):
+    with pytest.raises(ConfigError, match="no job 'odl'"):
         compare_with_job(run, "odl", Question())
     with pytest.raises(NotComparableError, match="nothing can be compared"):
         compare_with_job(run_of(tmp_path / "alone", OLD), "old", Question())

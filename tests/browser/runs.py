@@ -6,8 +6,7 @@ from pathlib import Path
 
 from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.ledger import write_run_plan
-from tests.results.evidence import commit_lines, planned, report, write_lines, write_report
-from tests.storage.plan_entries import run_plan
+from tests.results.evidence import commit_lines, planned, report, run_plan, write_lines, write_report
 
 # A job's name is that of a directory, so it has no slash.
 HOSTILE_NAMES = (

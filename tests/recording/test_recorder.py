@@ -223,7 +223,7 @@ def test_the_same_episode_that_a_dead_process_left_is_committed_and_not_written_
     assert [path.stat().st_mtime_ns for path in files] == times
     assert sorted((tmp_path / "episode_results_rank0.jsonl").read_text(encoding="utf-8").splitlines()) == lines
     assert [line.rank for line in committed(tmp_path)] == [1, 1]
-    assert len([message for message in caplog.messages if "was there already, with the same content" in message]) == 2
+    assert len([message for message in caplog.messages if "was there already" in message]) == 2
 
 
 def test_a_damaged_episode_that_a_dead_process_left_is_replaced(tmp_path, caplog):
@@ -248,7 +248,7 @@ def test_an_episode_that_came_out_differently_is_kept_and_both_results_are_seen(
     assert log.unequal_episodes == (0, 1)
     assert [line.rank for line in log.lines] == [1, 1]
     assert len((tmp_path / "episode_results_rank0.jsonl").read_text(encoding="utf-8").splitlines()) == 4
-    assert len([message for message in caplog.messages if "both results are committed" in message]) == 2
+    assert len([message for message in caplog.messages if "both results are" in message]) == 2
 
 
 @pytest.mark.parametrize("write_dataset", [True, False])

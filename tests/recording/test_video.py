@@ -209,11 +209,11 @@ def test_a_frame_that_cannot_be_drawn_ends_the_job_and_leaves_no_video_of_its_ep
     class Breaks(DrawnLaterEnvironment):
         def _draw(self, frames: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             if self.num_drawn == 4:
-                raise StorageError("the disk is gone")
+                raise StorageError("no disk")
             return super()._draw(frames)
 
     recorder = VideoRecorder(tmp_path, "push", VideoOptions(viewport=True, frames_per_second=EVERY_STEP))
-    with pytest.raises(StorageError, match="the disk is gone"), closing(recorder):
+    with pytest.raises(StorageError, match="no disk"), closing(recorder):
         rollout(Breaks(1), PushPolicy(None), episodes(6), [recorder])
     whole = [len(frames_of(path)) for path in (tmp_path / "videos").glob("*.mp4")]
     assert sum(whole) <= 4
@@ -244,7 +244,7 @@ def test_an_environment_without_cameras_is_not_filmed_and_says_so_once(tmp_path,
     with closing(VideoRecorder(tmp_path, "push", VideoOptions(viewport=True))) as recorder:
         rollout(ScriptedEnvironment(2), PushPolicy(None), episodes(4), [recorder])
     [message] = caplog.messages
-    assert message.startswith("job 'push' has no videos")
+    assert "has no videos" in message
     assert files_below(tmp_path) == set()
 
 

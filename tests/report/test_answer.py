@@ -99,7 +99,7 @@ def test_a_pair_says_what_compare_says_and_what_is_no_pair_is_left_out(tmp_path:
     assert pairs_of(tmp_path / "other", old="ee", new="sf") == ()
     old = write_run(tmp_path / "old", {"lift": "ssff"})
     (pair,) = compared_in(old, write_run(tmp_path / "new", {"lift": "sfsf"}, moved={2: 0.9})).pairs
-    assert (pair.episodes, pair.discordant) == ((0, 1, 3), (1,)), "another start is no pair"
+    assert (pair.episodes, pair.discordant) == ((0, 1, 3), (1,))
 
 
 DAMAGED = {"sound": {}, "no task": 1, "no candidate": {"candidate": {}}} | {

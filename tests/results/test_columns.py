@@ -49,7 +49,7 @@ def test_every_column_has_a_value_for_a_job_that_left_no_report(outcomes):
 
 
 def test_the_page_of_the_results_says_of_every_column_what_its_table_says():
-    assert PAGE.read_text() == written(PAGE.read_text()), "make columns writes it"
+    assert PAGE.read_text() == written(PAGE.read_text())
 
 
 def test_conditions_are_what_was_told_and_a_seed_stands_for_them_where_nothing_was():
@@ -108,7 +108,7 @@ def test_a_job_is_one_line_with_its_interval(tmp_path):
     (line,) = [line for line in shown(write_job(tmp_path / "many", "ssssssssff")).splitlines() if "lift_object" in line]
     for part in ("lift", "zero_action", "10", "80.0 [49.0, 94.3]", "14.5 ±3.0", "4.50 ±3.03", "200", "completed"):
         assert part in line
-    assert "±" not in shown(write_job(tmp_path / "one", "s")).replace("±sd", ""), "one episode tells no spread"
+    assert "±" not in shown(write_job(tmp_path / "one", "s")).replace("±sd", "")
 
 
 def test_it_fits_in_120_columns_with_long_names_that_cannot_steer_the_terminal(tmp_path):
@@ -150,7 +150,7 @@ def test_a_narrow_terminal_is_shown_fewer_columns_rather_than_torn_ones(tmp_path
 def test_where_success_is_not_measured_the_return_stays_however_narrow_the_terminal(tmp_path):
     write_job(tmp_path, "uuuu")
     assert "return ±sd" in headings(tmp_path, 20)
-    assert "success % [95 %]" not in headings(tmp_path, 100), "a column of dashes goes first"
+    assert "success % [95 %]" not in headings(tmp_path, 100)
     assert "success % [95 %]" in headings(tmp_path, 200)
 
 

@@ -77,7 +77,7 @@ def test_events_are_in_parquet_and_json_and_the_csv_files_stay_what_they_were(tm
     assert json.loads(str(episodes["events"][2])) == {"dropped": [1, 1]}
     job, other = json.loads((tmp_path / "told" / "results.json").read_text())["jobs"]
     assert (job["failure_progress"], job["score"]) == (pytest.approx(0.3), pytest.approx(0.5 + 0.5 * 0.3))
-    assert (other["failure_progress"], other["score"]) == (None, None), "its environment tells no events"
+    assert (other["failure_progress"], other["score"]) == (None, None)
     assert "score" not in pd.read_parquet(tmp_path / "silent" / "results.parquet")
 
 
@@ -110,7 +110,7 @@ def test_an_episode_committed_twice_counts_once(tmp_path):
     write_lines(write_job(tmp_path, "s" * 10), commit_lines("f"))
     merged = merge_results(tmp_path)
     assert (merged.jobs["successes"].tolist(), merged.jobs["reproducible"].tolist()) == ([10], ["plan"])
-    assert "episode 0 was committed more than once" in merged.problems[0]
+    assert "episode 0 was committed" in merged.problems[0]
 
 
 def test_an_error_that_was_run_again_gives_way_and_is_counted_as_retried(tmp_path):
@@ -138,7 +138,7 @@ def test_swept_keys_are_columns_of_the_results_for_any_number_of_ranks(tmp_path)
     seeds, speeds, objects, variations = (pd.Series(table[f"sweep.{key}"]) for key in keys)
     assert (seeds.tolist()[:2], str(speeds.dtype), objects.tolist()[2]) == ([1, 2], "Float64", "=can")
     assert json.loads(variations.tolist()[2]) == {"cube.mass.enabled": True}
-    assert list(pd.read_csv(results)["sweep.arena_env_args.object"])[2] == "'=can", "no spreadsheet runs it"
+    assert list(pd.read_csv(results)["sweep.arena_env_args.object"])[2] == "'=can"
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_where_doing_nothing_succeeds_the_rates_of_that_environment_are_to_be_re
         write_lines(tmp_path, commit_lines("ssffffffff", job=name))
         write_report(tmp_path, report(job=name))
     text = summary(tmp_path)
-    assert "'nothing': a policy that does nothing succeeds in 2 of 10 episodes" in text
+    assert "succeeds in 2 of 10 episodes" in text
     assert text.count("step_0, step_1, step_2, step_3, step_4 and 3 others with that\n") == 2
 
 
@@ -265,17 +265,14 @@ def test_the_row_of_a_job_names_what_decides_its_number_beside_the_policy(tmp_pa
     assert list(Results(stored, directory).jobs.columns) == list(table.columns)
 
 
-def test_what_a_benchmark_was_is_unknown_where_nobody_wrote_the_hash_of_its_files_down(tmp_path):
-    facts = {"mine-0": LIBERO, "mine-1": LIBERO, "lift": {"engine": "mujoco 4.0.0"}}
-    directory = write_benchmark(tmp_path, facts, {"mine-0": "1" * 64})
-    first, second, _ = records(merge_results(directory).jobs)
+def test_what_a_benchmark_was_is_unknown_without_hashes_and_jobs_of_this_package_have_no_such_columns(tmp_path):
+    names = ("mine-0", "mine-1", "lift")
+    unknown = write_benchmark(tmp_path / "unknown", dict.fromkeys(names, LIBERO), {"mine-0": "1" * 64})
+    first, second, _ = records(merge_results(unknown).jobs)
     assert len(first["environment_sha256"]) == 64
-    assert second["environment_sha256"] == rows(directory)[0]["environment_sha256"] == UNKNOWN
-
-
-def test_jobs_of_this_package_have_no_such_columns(tmp_path):
-    facts = {name: {"engine": "mujoco 4.0.0", "model_sha256": "abc"} for name in ("mine-0", "mine-1", "lift")}
-    directory = write_benchmark(tmp_path, facts, {})
+    assert second["environment_sha256"] == rows(unknown)[0]["environment_sha256"] == UNKNOWN
+    own = {"engine": "mujoco 4.0.0", "model_sha256": "abc"}
+    directory = write_benchmark(tmp_path / "own", dict.fromkeys(names, own), {})
     assert list(pd.read_csv(directory / "results.csv").columns) == list(JOB_COLUMNS)
     assert list(pd.read_csv(directory / "suites.csv").columns) == [*SUITE_COLUMNS, *SIMULATION_COLUMNS]
 

@@ -63,7 +63,7 @@ def test_a_line_and_its_recording_say_the_same_wherever_it_lies_and_also_without
     moved = dataclasses.replace(line, dataset_file="other.hdf5", episode_file=None)
     assert contradiction(line, attributes) is contradiction(moved, attributes) is None
     assert "episode_length 5" in str(contradiction(line, {**attributes, "num_samples": 4}))
-    assert "an invalid commit line" in str(contradiction(line, {**attributes, COMMIT_ATTRIBUTE: "{"}))
+    assert "invalid commit line" in str(contradiction(line, {**attributes, COMMIT_ATTRIBUTE: "{"}))
     del attributes[COMMIT_ATTRIBUTE]
     assert contradiction(line, attributes) is None
     assert contradiction(dataclasses.replace(line, success=False), attributes) is not None

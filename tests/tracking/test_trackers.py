@@ -104,7 +104,7 @@ def test_a_service_that_was_away_gets_everything_when_it_is_back(tmp_path, caplo
     series = series_in(tmp_path / "tracking", service)
     service.is_away = True
     series.tell(RUN, points(100))
-    assert "the watch continues: the server is away" in caplog.text
+    assert "server is away" in caplog.text
     service.is_away = False
     series.tell(RUN, points(100, 200))
     assert service.points == [("reach", 100), ("reach", 200)]
@@ -119,7 +119,7 @@ def test_a_service_that_does_not_answer_keeps_no_watch_from_going_on(tmp_path, c
 
     series = series_in(tmp_path / "tracking", service, longest_wait_s=0.05, opened=open_slowly)
     series.tell(RUN, points(100))
-    assert "services have not accepted the curve" in caplog.text
+    assert "services have not" in caplog.text
     series.tell(RUN, points(100, 200))
     assert service.points == []
     answer.set()
@@ -162,7 +162,7 @@ def test_a_tracker_that_cannot_be_opened_is_warned_of_once_and_the_run_goes_on(r
         wait_until(lambda: caplog.messages)
         write_lines(run, commit_lines("ss", first=2))
     [warning] = caplog.messages
-    assert warning.startswith("wandb gets no more results")
+    assert warning.startswith("wandb gets no")
     assert warning.endswith(": nobody answers")
 
 
@@ -170,7 +170,7 @@ def test_files_that_cannot_be_read_end_the_tracking_and_not_the_run(run, caplog)
     with following(run, NotingTracker()):
         (run / "run.json").unlink()
     [warning] = caplog.messages
-    assert warning.startswith("tracking failed, and the run continues")
+    assert warning.startswith("tracking failed")
 
 
 def test_the_end_of_a_run_does_not_wait_for_ever(run, caplog):
@@ -184,4 +184,4 @@ def test_the_end_of_a_run_does_not_wait_for_ever(run, caplog):
     with following(run, Silent(), interval_s=0.01, longest_close_s=0.05):
         pass
     answer.set()
-    assert "tracking is not finished" in caplog.messages[0]
+    assert "tracking is not" in caplog.messages[0]

@@ -25,9 +25,9 @@ from isaaclab_arena.storage.episodes import RecordedSteps, check_array, opened
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recovery import Diagnosis, RecordedCopy, repair_job
 from tests.end_to_end.launching import ROOT
+from tests.results.evidence import plan_entry
 from tests.security.test_recordings import LEADS, recording
 from tests.storage.hdf5.hostile_recordings import ARRAYS, kinds
-from tests.storage.plan_entries import plan_entry
 from tests.storage.recordings import recorded, write_parts
 
 SEED = 7
