@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.ledger import write_run_plan
@@ -30,7 +31,7 @@ def write_run(
     directory: Path, jobs: Sequence[str], outcomes: str = "sfts", *, text: str = "lift the cube", reports: bool = True
 ) -> Path:
     """Write a run of jobs whose episodes came out as letters say; a text stands wherever one may."""
-    said = {"language_instruction": text, "task": text, "object": text, "embodiment": text}
+    said: dict[str, Any] = {"language_instruction": text, "task": text, "object": text, "embodiment": text}
     said["environment_args"] = {"environment": "lift_object", "object": text}
     entries = [planned(name, index=index, num_episodes=len(outcomes), **said) for index, name in enumerate(jobs)]
     node, command = Node(host=text, cpu=text, cores=2, platform="Linux"), ("isaaclab-arena", "run", text)

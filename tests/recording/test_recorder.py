@@ -134,8 +134,8 @@ def test_the_same_bits_are_recorded_where_only_announced_pictures_are_drawn(tmp_
 )
 def test_the_same_bits_are_recorded_for_any_env_slots_and_of_tensors_that_are_copied_later(tmp_path, made, num_envs):
     lines = []
-    for name, how in (("first", {"num_envs": 1}), ("other", {"num_envs": num_envs, "made": made})):
-        record(tmp_path / name, **how, environment=CAMERAS)
+    for name, slots, kind in (("first", 1, ScriptedEnvironment), ("other", num_envs, made)):
+        record(tmp_path / name, num_envs=slots, made=kind, environment=CAMERAS)
         lines.append([(line.episode_index, line.checksum, line.outcome) for line in committed(tmp_path / name)])
     assert (len(lines[0]), lines[0]) == (12, lines[1])
     assert [line.episode_in_env for line in committed(tmp_path / "first")] == list(range(12))

@@ -300,11 +300,19 @@ def test_any_name_that_is_accepted_fits_into_a_caption(name):
 PATIENCE_S = 30.0
 
 
+def waits(for_what: Event | Barrier) -> None:
+    for_what.wait(PATIENCE_S)
+
+
+def fails() -> None:
+    raise ZeroDivisionError
+
+
 def test_a_film_that_takes_long_keeps_one_thread_and_no_other_film_whose_tasks_are_done_in_order():
     threads, may_end, done = FilmThreads(3), Event(), Event()
     drawn: dict[int, list[int]] = {film: [] for film in range(3)}
     films = {film: threads.for_a_film() for film in drawn}
-    threads.for_a_film()(lambda: may_end.wait(PATIENCE_S))
+    threads.for_a_film()(partial(waits, may_end))
     for number in range(200):
         for film, do in films.items():
             do(partial(drawn[film].append, number))
@@ -318,7 +326,7 @@ def test_a_film_that_takes_long_keeps_one_thread_and_no_other_film_whose_tasks_a
 def test_a_task_that_fails_is_told_once_and_stops_none_behind_it():
     threads, done = FilmThreads(1), Event()
     do = threads.for_a_film()
-    do(lambda: 1 // 0)
+    do(fails)
     do(done.set)
     assert done.wait(PATIENCE_S)
     with pytest.raises(ZeroDivisionError):
@@ -350,7 +358,7 @@ def test_a_loop_without_room_for_a_task_lends_its_core():
     films = [threads.for_a_film() for _ in range(2)]
     for film in films:
         # Each waits until the other film's is drawn too, for which two threads are needed.
-        film(lambda: begun.wait(PATIENCE_S))
+        film(partial(waits, begun))
     for _ in range(2 * TASKS_UNDONE):
         films[0](lambda: None)
     threads.close()

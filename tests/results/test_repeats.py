@@ -175,8 +175,8 @@ def test_a_change_of_what_matters_takes_the_promise_away_also_if_it_is_undone(tm
 def test_jobs_and_episodes_stand_in_the_order_of_their_indices(tmp_path):
     """The plan may list others first, and a rank may be quicker."""
     write_plan(tmp_path, planned("c", index=2), planned("a", index=1, num_episodes=4), planned("b", index=0))
-    for outcomes, said in (("ss", {"job": "a", "first": 2}), ("ff", {"job": "a", "rank": 1}), ("s", {"job": "b"})):
-        write_lines(tmp_path, commit_lines(outcomes, **said))
+    for outcomes, job, rank, first in (("ss", "a", 0, 2), ("ff", "a", 1, 0), ("s", "b", 0, 0)):
+        write_lines(tmp_path, commit_lines(outcomes, job=job, rank=rank, first=first))
     results = merge_results(tmp_path)
     assert results.jobs["name"].tolist() == [owed.job for owed in results.missing] == ["b", "a", "c"]
     assert results.episodes["job"].tolist() == ["b", *"aaaa"]

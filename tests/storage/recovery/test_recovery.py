@@ -393,7 +393,8 @@ def test_a_job_limited_by_steps_that_is_not_whole_starts_anew(tmp_path, job, why
         job.report(ReportedStatus.INTERRUPTED, rank=1)
     if why == "it is damaged":
         change_one_value(job.dataset, 0)
-    recovery = recover(tmp_path, planned(**STEPS | ({"num_steps": None} if why == "its policy limits it" else {})))
+    num_steps = None if why == "its policy limits it" else 100
+    recovery = recover(tmp_path, planned(num_episodes=None, num_steps=num_steps))
     assert (len(recovery.left()), recovery.jobs[0].finished, job.committed()) == (1, set(), {})
     assert {path.name for path in job.directory.iterdir()} == {"set_aside"}
     names = {f"attempt_1/{name}" for name in (DATASET, "e000002.h5", LINES, "job_report_rank0.json")}
