@@ -226,3 +226,23 @@ def test_what_was_found_is_read_again_and_the_last_one_counts(tmp_path):
         (tmp_path / f"{name}.json").write_text("{")
         with pytest.raises(ConfigError, match=rf"{name}\.json"):
             read(tmp_path)
+
+
+ENDED = dataclasses.replace(BITWISE, job="reach", is_bitwise=False, verdict="ended the same")
+MANY = tuple(dataclasses.replace(BITWISE, episode_index=index) for index in range(13))
+SENTENCES = {
+    "sound": ({}, "the files of 1,200 episodes are whole; 2 of 2 episodes repeated bit for bit (lift 3, 7)"),
+    "twelve": ({"episodes": MANY[:12]}, "lift 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)"),
+    "more": ({"episodes": MANY}, "10, 11; …)"),
+    "defects": ({"problems": ("demo_2 is damaged", "more")}, "defects in the files: demo_2 is damaged, and 1 more; "),
+    "other": (
+        {"episodes": (ENDED, dataclasses.replace(ENDED, is_same=False))},
+        "; 1 ended the same (reach 3); reach 3",
+    ),
+    "files alone": ({"episodes": ()}, "; no episode ran again"),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), SENTENCES.values(), ids=SENTENCES)
+def test_what_was_found_is_a_sentence(changes, words):
+    assert words in dataclasses.replace(FOUND, **changes).in_words()
