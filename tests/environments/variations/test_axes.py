@@ -1,6 +1,7 @@
 """The axes along which an episode varies."""
 
 import json
+import math
 from fnmatch import fnmatch
 
 import numpy as np
@@ -97,6 +98,12 @@ def test_every_variation_belongs_to_one_axis_and_colour_is_none_where_a_thing_is
         assert owners == [name for name, axis in AXES.items() if axis.owns(variation.key)]
         assert len(owners) == 1
     assert not AXES["object_color"].variations(catalogue_of("pick_by_colour"))
+
+
+def test_by_default_a_start_varies_over_a_full_turn_and_whole_centimetres_of_the_tasks_own_draws():
+    ranges = {variation.key: (variation.sampler.low, variation.sampler.high) for variation in CAN}
+    assert ranges["can.yaw"] == ((-math.pi,), (math.pi,))
+    assert ranges["can.position"] == ((0.4, -0.2, 0.05), (0.6, 0.2, 0.05))
 
 
 @pytest.mark.parametrize("axis", OWN_AXES)
