@@ -1,5 +1,6 @@
 """What a crash leaves in a run's directory, and what becomes of it."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.config.schema import JobStatus
+from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage import episodes as hdf5
 from isaaclab_arena.storage.commits import line_text
@@ -399,6 +401,41 @@ def test_a_job_limited_by_steps_that_is_not_whole_starts_anew(tmp_path, job, why
     assert {path.name for path in job.directory.iterdir()} == {"set_aside"}
     names = {f"attempt_1/{name}" for name in (DATASET, "e000002.h5", LINES, "job_report_rank0.json")}
     assert job.set_aside() >= names
+
+
+def test_an_adopted_episode_is_committed_before_its_file_goes_into_a_dataset(tmp_path, job, monkeypatch):
+    job.write_part(job.line(1))
+
+    replace = Path.replace
+
+    def stop(path: Path, target: Path) -> Path:
+        if target.suffix == ".hdf5":
+            raise OSError(errno.EIO, "the disk is gone")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", stop)
+    with pytest.raises(StorageError, match="the disk is gone"):
+        recover(tmp_path)
+    assert job.committed() == {1: job.line(1)}
+    assert job.part(1).exists()
+
+
+def test_of_a_job_that_starts_anew_lines_and_reports_are_moved_last(tmp_path, job, monkeypatch):
+    job.finish(0)
+    job.consolidate()
+    job.finish(1)
+    job.report(ReportedStatus.INTERRUPTED, env_steps=7)
+    moved: list[str] = []
+
+    rename = Path.rename
+
+    def noted(path: Path, target: Path) -> Path:
+        moved.append(path.name)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", noted)
+    recover(tmp_path, planned(num_episodes=None, num_steps=100))
+    assert [name.partition("_")[0] for name in moved] == ["e000001.h5", "dataset", "episode", "episode", "job"]
 
 
 def test_committed_parts_are_consolidated_at_the_end_of_a_run_and_others_stay(tmp_path, job):
