@@ -12,6 +12,8 @@ from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.storage.episodes import RecordedSteps
 from isaaclab_arena_gr00t.observations import Wiring
 from isaaclab_arena_gr00t.training.trainer import (
+    AUGMENTATION,
+    NOISE,
     Demonstration,
     DemonstrationSteps,
     DivergedError,
@@ -20,6 +22,7 @@ from isaaclab_arena_gr00t.training.trainer import (
     find_demonstrations,
     learning_rate_at,
     split,
+    step_generator,
 )
 from tests.end_to_end.launching import ROOT, command, patience_s, run
 from tests.gr00t.data.recordings import record
@@ -96,6 +99,18 @@ def test_two_ranks_see_together_what_one_process_with_twice_the_batch_sees():
     for step in range(7):
         ranks = [numbers(step, rank=rank, world_size=2) for rank in range(2)]
         np.testing.assert_array_equal(np.concatenate(ranks), numbers(step, batch_size=8))
+
+
+@pytest.mark.parametrize("purpose", [NOISE, AUGMENTATION])
+def test_every_rank_and_step_has_a_stream_of_its_own(purpose):
+    drawn = {
+        float(torch.rand(1, generator=step_generator(purpose, step, rank=rank, seed=seed)))
+        for step in range(3)
+        for rank in range(3)
+        for seed in range(2)
+    }
+    assert len(drawn) == 18
+    assert float(torch.rand(1, generator=step_generator(purpose, 2, rank=1, seed=0))) in drawn
 
 
 # What is learned from recordings.
