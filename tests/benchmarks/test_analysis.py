@@ -1,10 +1,9 @@
-"""Benchmarks of the analysis."""
+"""The simulations by which intervals, tests and early decisions are judged."""
 
 import numpy as np
 import pytest
 
-from benchmarks.analysis.clustered_intervals import Coverage, Options, bootstrap, decisions_table, latent, main, played
-from benchmarks.analysis.comparison_speed import compare, write_runs
+from benchmarks.analysis.clustered_intervals import Coverage, Options, bootstrap, decisions_table, latent, played
 from benchmarks.analysis.decision_quality import (
     BOTH,
     ONLY_FIRST,
@@ -12,10 +11,7 @@ from benchmarks.analysis.decision_quality import (
     Figure,
     Setting,
     coverage_of_rates,
-    decisions,
     families_with_a_rejection,
-    fixed_numbers,
-    intervals,
     log_e_values,
     log_e_values_of_difference,
     log_e_values_of_rate,
@@ -24,8 +20,6 @@ from benchmarks.analysis.decision_quality import (
     stops,
     streams,
 )
-from benchmarks.analysis.decision_quality import Options as DecisionsOptions
-from benchmarks.analysis.decision_quality import main as decisions_main
 from isaaclab_arena.results.statistics import Interval, mcnemar_mid_p
 from isaaclab_arena.results.stopping import (
     PairCounts,
@@ -34,6 +28,9 @@ from isaaclab_arena.results.stopping import (
     log_e_value_of_equality,
     log_e_value_of_rate,
 )
+
+EQUAL = Setting(first=0.7, second=0.7, agreement=0.5)
+UNEQUAL = Setting(first=0.9, second=0.7, agreement=0.5)
 
 
 @pytest.fixture
@@ -50,49 +47,21 @@ def test_episodes_have_the_rate_and_come_out_as_alike_as_asked(generator, alike)
     assert np.corrcoef(numbers.T)[0, 1] == pytest.approx(0.4, abs=0.02)
 
 
-def test_an_interval_holds_what_lies_between_its_ends():
+def test_an_interval_holds_what_lies_between_its_ends_and_the_bootstrap_draws_whole_conditions(generator):
     found = Coverage()
     for truth in (0.1, 0.5, 0.95, 1.0):
         found.add("some", Interval(low=0.1, high=0.9), truth)
     assert (found.share("some"), found.width("some")) == (0.5, pytest.approx(0.8))
     assert not found.keeps("some")
-
-
-def test_the_bootstrap_draws_whole_conditions(generator):
     assert bootstrap(np.ones((4, 5)), 50, generator) == Interval(low=1.0, high=1.0)
     wide = bootstrap(np.repeat([[1.0], [0.0]], 50, axis=1), 400, generator)
     assert (wide.low, wide.high) == (0.0, 1.0)
 
 
-def test_two_conditions_never_decide_however_often_they_are_played(generator, capsys):
+def test_two_conditions_never_decide_however_often_they_are_played(generator):
     table, kept = decisions_table(Options(repeats=40), generator)
     assert kept
     assert "| 2 | 1 |" in str(table)
-    capsys.readouterr()
-
-
-def test_the_page_has_a_section_for_each_kind_of_figure(tmp_path, capsys):
-    main(Options(repeats=2, resamples=10, output=tmp_path / "page.md"))
-    page = (tmp_path / "page.md").read_text()
-    assert [line for line in page.splitlines() if line.startswith("## ")] == [
-        "## One rate",
-        "## Suites whose tasks share their seeds",
-        "## Differences",
-        "## Decisions while a run goes on",
-    ]
-    assert page.count("\n| ") > 60
-    capsys.readouterr()
-
-
-def test_two_runs_of_the_same_conditions_are_compared_pair_by_pair(tmp_path):
-    runs = write_runs(tmp_path, num_jobs=2, num_episodes=12)
-    took = compare(*runs, num_pairs=24)
-    assert took.wall_s > 0.0
-    assert (runs[1] / "comparison.json").is_file()
-
-
-EQUAL = Setting(first=0.7, second=0.7, agreement=0.5)
-UNEQUAL = Setting(first=0.9, second=0.7, agreement=0.5)
 
 
 def test_pairs_have_the_rates_and_the_agreement_that_are_asked_for(generator):
@@ -103,13 +72,9 @@ def test_pairs_have_the_rates_and_the_agreement_that_are_asked_for(generator):
     assert both == pytest.approx(0.5 * 0.7 + 0.5 * 0.63, abs=0.005)
 
 
-def test_the_mid_p_test_keeps_its_level(generator):
+def test_the_mid_p_test_keeps_its_level_unless_one_looks_at_it_again_and_again(generator):
     found = rejected_by(mcnemar_mid_p, EQUAL, pairs=200, repeats=2_000, generator=generator)
     assert 0.035 < found < 0.065
-
-
-def test_looking_at_a_test_again_and_again_would_not_keep_it(generator):
-    """What the page is for: a p-value that is looked at five times on the way to 200 pairs is wrong far more often."""
     came_out = outcomes(EQUAL, (1_000, 200), generator)
     wins, losses = (np.cumsum(came_out == which, axis=1) for which in (ONLY_FIRST, ONLY_SECOND))
     looks = [
@@ -144,14 +109,6 @@ def test_every_figure_keeps_its_bar_or_is_marked():
     missed = Figure(what="pairs", setting="", value=61.26, at_least=10.0, at_most=60.0, unit="pairs")
     assert kept.cells()[2:] == ("4.00 %", "at most 5 %", "yes")
     assert missed.cells()[2:] == ("61.3 pairs", "at least 10, at most 60 pairs", "NO")
-
-
-def test_a_page_of_few_streams_has_a_line_for_every_figure(tmp_path, generator):
-    options = DecisionsOptions(repeats=50, looks=60, output=tmp_path / "page.md")
-    decisions_main(options)
-    lines = [line for line in (tmp_path / "page.md").read_text().splitlines() if line.startswith("| ")][2:]
-    figures = [each for part in (fixed_numbers, decisions, intervals) for each in part(options, generator)]
-    assert [line.split(" | ")[0].strip("| ") for line in lines] == [each.what for each in figures]
 
 
 def test_many_streams_at_once_have_the_evidence_that_each_has_alone():
