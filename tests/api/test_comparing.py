@@ -1,6 +1,9 @@
+"""Runs that a program compares, and environments that it makes."""
+
 import json
 
 import pytest
+import torch
 
 import isaaclab_arena as arena
 from isaaclab_arena.cli.main import main
@@ -32,19 +35,31 @@ def test_jobs_of_other_names_and_a_margin_may_be_asked_for(tmp_path):
 
 
 def test_mistakes_name_the_argument(tmp_path):
-    run = write_run(tmp_path / "run", {"lift": "sf"})
-    with pytest.raises(arena.ConfigError, match=r"alpha: must be between 0 and 1, got 2"):
-        arena.compare(run, run, alpha=2.0)
-    with pytest.raises(arena.ConfigError, match=r"margin: must be between 0 and 1, got -1"):
-        arena.compare(run, run, margin=-1.0)
-    with pytest.raises(arena.ConfigError, match=r"give two runs, .* or one run and its job that is the baseline"):
-        arena.compare(run)
-    other = write_run(tmp_path / "other", {"reach": "sf"})
-    with pytest.raises(arena.ArenaError, match="have no job of the same name"):
-        arena.compare(run, other)
+    run, other = write_run(tmp_path / "run", {"lift": "sf"}), write_run(tmp_path / "other", {"reach": "sf"})
+    for given, options, argument in (
+        ([run, run], {"alpha": 2.0}, "alpha: "),
+        ([run, run], {"margin": -1.0}, "margin: "),
+        ([run], {}, "give two runs"),
+        ([run, other], {}, "no job of the same name"),
+    ):
+        with pytest.raises(arena.ArenaError, match=argument):
+            arena.compare(*given, **options)
 
 
 def test_results_say_where_their_run_is(tmp_path):
-    run = write_run(tmp_path / "run", {"lift": "sf"})
-    results = arena.load_results(run)
+    results = arena.load_results(write_run(tmp_path / "run", {"lift": "sf"}))
     assert json.loads(arena.compare(results, results).save(tmp_path)[0].read_text())["verdict"] == "undecided"
+
+
+# Environments.
+
+
+def test_a_vector_environment_is_made_with_options_as_in_a_job():
+    env = arena.make("lift_object", num_envs=2, object="can", seed=3, device="cpu")
+    observation, info = env.reset()
+    assert observation in env.observation_space
+    assert env.environment.device == torch.device("cpu")
+    assert len(info["conditions"]) == env.num_envs == 2
+    env.close()
+    with pytest.raises(arena.ConfigError, match="did you mean 'cube'"):
+        arena.make("lift_object", object="cubee")

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from benchmarks.analysis.clustered_intervals import Coverage, Options, bootstrap, decisions_table, latent, played
 from benchmarks.analysis.decision_quality import (
     BOTH,
     ONLY_FIRST,
@@ -20,7 +19,7 @@ from benchmarks.analysis.decision_quality import (
     stops,
     streams,
 )
-from isaaclab_arena.results.statistics import Interval, mcnemar_mid_p
+from isaaclab_arena.results.statistics import mcnemar_mid_p
 from isaaclab_arena.results.stopping import (
     PairCounts,
     RateCounts,
@@ -36,32 +35,6 @@ UNEQUAL = Setting(first=0.9, second=0.7, agreement=0.5)
 @pytest.fixture
 def generator():
     return np.random.default_rng(1)
-
-
-@pytest.mark.parametrize("alike", [0.0, 0.3, 1.0])
-def test_episodes_have_the_rate_and_come_out_as_alike_as_asked(generator, alike):
-    success = played(0.7, (2_000, 20, 2), alike, generator)
-    assert success.mean() == pytest.approx(0.7, abs=0.01)
-    assert np.corrcoef(success[..., 0].ravel(), success[..., 1].ravel())[0, 1] == pytest.approx(alike, abs=0.02)
-    numbers = latent((20_000, 2), 0.4, generator)
-    assert np.corrcoef(numbers.T)[0, 1] == pytest.approx(0.4, abs=0.02)
-
-
-def test_an_interval_holds_what_lies_between_its_ends_and_the_bootstrap_draws_whole_conditions(generator):
-    found = Coverage()
-    for truth in (0.1, 0.5, 0.95, 1.0):
-        found.add("some", Interval(low=0.1, high=0.9), truth)
-    assert (found.share("some"), found.width("some")) == (0.5, pytest.approx(0.8))
-    assert not found.keeps("some")
-    assert bootstrap(np.ones((4, 5)), 50, generator) == Interval(low=1.0, high=1.0)
-    wide = bootstrap(np.repeat([[1.0], [0.0]], 50, axis=1), 400, generator)
-    assert (wide.low, wide.high) == (0.0, 1.0)
-
-
-def test_two_conditions_never_decide_however_often_they_are_played(generator):
-    table, kept = decisions_table(Options(repeats=40), generator)
-    assert kept
-    assert "| 2 | 1 |" in str(table)
 
 
 def test_pairs_have_the_rates_and_the_agreement_that_are_asked_for(generator):

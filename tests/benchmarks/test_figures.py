@@ -14,14 +14,13 @@ from benchmarks.artifacts import reference_motion
 from benchmarks.artifacts.report_pictures import MOST_BYTES, WIDTH, photograph, shown_runs
 from benchmarks.gr00t import wires
 from benchmarks.gr00t.checkpoint import save_random_checkpoint, write_policy_yaml
-from benchmarks.gr00t.policy import count_requests, latency_table
+from benchmarks.gr00t.policy import count_requests
 from benchmarks.gr00t.wire_worker.answers import ACTION_DIM, NUM_STEPS
 from benchmarks.lerobot.pusht_side_by_side import Episodes, furthest_apart, our_episodes, outcomes_apart, their_episodes
 from benchmarks.lerobot.trained import shown_in
-from benchmarks.scheduling.cluster import ClusterOptions, SimulatedJob, lower_bound_s, simulate
+from benchmarks.scheduling.cluster import ClusterOptions, SimulatedJob, simulate
 from benchmarks.scheduling.scale import AIM, KINDS, Options, outcomes
 from benchmarks.success.engines import Engine, paired, pairs_table
-from benchmarks.success.latency import MODELS, lines
 from benchmarks.success.models import PAGES, jobs_document
 from benchmarks.training import ranks
 from benchmarks.training.exchange import Options as ExchangeOptions
@@ -88,15 +87,6 @@ def model_path(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("gr00t_benchmarks") / "checkpoint"
     assert save_random_checkpoint(path) > 1_000_000
     return path
-
-
-def test_every_size_and_precision_is_asked_and_compared_with_float32(model_path, tmp_path):
-    yaml = write_policy_yaml(tmp_path / "panda.yaml", model_path)
-    table = latency_table(yaml, devices=["cpu"], batch_sizes=[1, 3], repetitions=1)
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
-    assert [row[1:3] for row in rows] == [["float32", "1"], ["float32", "3"], ["bfloat16", "1"], ["bfloat16", "3"]]
-    assert [row[-1] for row in rows[:2]] == ["1.00", "1.00"]
-    assert all(float(row[3]) > 0 for row in rows)
 
 
 def test_slots_are_asked_for_once_a_chunk(model_path, tmp_path):
@@ -181,17 +171,6 @@ def test_a_tenth_of_the_ranks_of_the_page_keep_to_its_aim_or_come_near(kind, wit
     assert np.mean(over) <= within
 
 
-def test_the_bound_counts_what_ranks_can_do_while_they_are_there():
-    job = SimulatedJob(environment="one", episode_s=np.full(30, 1.0))
-    two = [(0.0, np.inf), (0.0, np.inf)]
-    assert lower_bound_s([job], two, build_s=2.0) == pytest.approx(17.0)
-    # The second rank was there for 8 s, 2 s of which it was building.
-    assert lower_bound_s([job], [(0.0, np.inf), (4.0, 12.0)], build_s=2.0) == pytest.approx(26.0)
-    assert lower_bound_s([job], two, build_s=2.0, lost_s=4.0) == pytest.approx(19.0)
-    # Many ranks do not cut an episode.
-    assert lower_bound_s([job], [(float(rank), np.inf) for rank in range(90)], build_s=0.0) > 1.0
-
-
 # Success rates.
 
 
@@ -216,19 +195,6 @@ def test_pairs_of_engines_say_which_version_alone_solved_them_and_whose_length_i
     last = str(pairs_table({"robosuite": [older, newer]})).splitlines()[-1]
     assert last.startswith("| robosuite | 3.3.2, 3.9.0 | -20.0 points [")
     assert last.endswith("| 5 | 3 | 2 | 1 | 80 % |")
-
-
-def test_the_page_of_latency_has_the_jobs_that_have_finished_by_model_way_and_latency():
-    counts = {"successes": 150, "episodes": 200, "stale_action_share": 0.25, "queries_per_s": 2.5}
-    jobs = [
-        {"name": name, "status": status, "latency": f"{name[-1]} control steps", **counts}
-        for name, status in (
-            ("push-cube-hold-2", "completed"), ("cartpole-hold-4", "interrupted"), ("cartpole-hold-0", "completed"),
-        )
-    ]  # fmt: skip
-    told = lines(jobs, MODELS["trained"])
-    assert [line[1:3] for line in told] == [("any", "0 control steps"), ("hold", "2 control steps")]
-    assert told[0] == ("cartpole", "any", "0 control steps", "150/200", "75.0 % [68.6, 80.5]", "25 %", "2.50")
 
 
 def test_what_is_to_be_measured_ships():

@@ -220,22 +220,6 @@ def test_references_whose_names_are_results_are_followed_and_counted_too(load, p
     assert "1100 look-ups" in problem.message
 
 
-def test_references_in_mappings_that_are_created_elsewhere_are_counted_where_they_are(problems_of):
-    levels = {
-        f"l{level}": {"before": f"${{variables.l{level - 1}.made}}", "made": "${oc.create:${variables.pair}}"}
-        for level in range(1, 16)
-    }
-    variables = {"before": "x", "pair": {"left": "${..before}", "right": "${..before}"}, "l0": {"made": "x"}, **levels}
-    texts = [f"k{level}: '\\${{.k{level - 1}}}\\${{.k{level - 1}}}'" for level in range(1, 16)]
-    inside = {"made": f"${{oc.create:{{k0: x, {', '.join(texts)}}}}}"}
-    for document in (
-        {"variables": variables, "jobs": [{**JOB, "policy_config_dict": "${variables.l15.made}"}]},
-        {"variables": inside, "jobs": [{**JOB, "policy_type": "${variables.made.k15}"}]},
-    ):
-        [problem] = problems_of(document)
-        assert "1100 look-ups" in problem.message
-
-
 def test_a_resolver_of_the_program_may_load_another_job_file(load):
     def load_another() -> str:
         return load({"variables": {"name": "inner"}, "jobs": [{**JOB, "name": "${variables.name}"}]}).jobs[0].name

@@ -1,15 +1,18 @@
-"""The batch scripts for SLURM, with an `srun` that runs its tasks here, one after the other."""
+"""The batch scripts for SLURM, whose `srun` runs its tasks here one after the other, and KubeRay's description."""
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from torch.distributed.run import get_args_parser
 
 from isaaclab_arena.evaluation.eval_runner import main
@@ -17,6 +20,7 @@ from tests.end_to_end.launching import ROOT
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
 SCRIPTS = ROOT / "jobs" / "slurm"
+OPTIONS = {"eval_jobs_config": "my jobs.json", "output_dir": "/shared/run 1", "resume": "", "split_jobs": ""}
 SCONTROL = 'printf "%s\\n" node1 node2 node3\n'
 DROP_OPTIONS = "while [[ $1 == --* ]]; do shift; done\n"
 SRUN = (
@@ -106,19 +110,12 @@ def accepted(arguments: list[str]) -> dict[str, str]:
     return options
 
 
-def check_options(options: dict[str, str]) -> None:
-    assert options == {
-        "eval_jobs_config": "my jobs.json", "output_dir": "/shared/run 1", "resume": "", "split_jobs": "",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.iterdir()))
 def test_a_batch_script_is_valid_bash_and_says_how_it_is_used(script, tmp_path):
     assert subprocess.run(["bash", "-n", SCRIPTS / script], check=False).returncode == 0
     process = Cluster(tmp_path, tasks_per_node=1).start(script)
-    assert (
-        process.communicate(timeout=60)[1].rstrip().endswith(f"usage: sbatch {script} JOBS_FILE OUTPUT_DIR [OPTION...]")
-    )
+    told = process.communicate(timeout=60)[1].rstrip()
+    assert told.endswith(f"usage: sbatch {script} JOBS_FILE OUTPUT_DIR [OPTION...]")
     assert process.returncode != 0
 
 
@@ -134,7 +131,7 @@ def test_one_torchrun_per_node_meets_the_others_on_the_first_one(tmp_path):
         assert (launch.nnodes, launch.nproc_per_node, launch.node_rank) == ("3", "8", node)
         assert (launch.master_addr, launch.master_port) == ("node1", 29500)
         assert "SIGUSR1" in launch.signals_to_handle
-        check_options(accepted(["-m", launch.training_script, *launch.training_script_args]))
+        assert accepted(["-m", launch.training_script, *launch.training_script_args]) == OPTIONS
 
 
 def test_one_task_per_gpu_knows_which_rank_it_is(tmp_path, monkeypatch):
@@ -152,7 +149,7 @@ def test_one_task_per_gpu_knows_which_rank_it_is(tmp_path, monkeypatch):
     for call in calls:
         for name, value in call.variables.items():
             monkeypatch.setenv(name, value)
-        check_options(accepted(call.arguments))
+        assert accepted(call.arguments) == OPTIONS
 
 
 def test_a_node_of_ray_starts_on_each_node_and_one_run_uses_them_all(tmp_path):
@@ -184,3 +181,37 @@ def test_the_signal_before_the_end_reaches_the_step_and_its_exit_code_comes_back
         time.sleep(0.01)
     process.send_signal(signal.SIGUSR1)
     assert process.wait(timeout=60) == 5
+
+
+# KubeRay.
+
+
+@pytest.fixture(scope="module")
+def spec() -> dict[str, Any]:
+    document = yaml.safe_load((ROOT / "jobs" / "kuberay" / "rayjob.yaml").read_text())
+    assert (document["apiVersion"], document["kind"]) == ("ray.io/v1", "RayJob")
+    return document["spec"]
+
+
+def test_every_option_of_its_command_exists(spec):
+    pytest.importorskip("ray")
+    program, *arguments = shlex.split(spec["entrypoint"])
+    assert program == "python"
+    assert accepted(arguments)["resume"] == ""
+
+
+def test_a_rank_fits_on_a_worker_and_each_has_its_own_with_all_that_the_command_names_mounted(spec):
+    options = given(shlex.split(spec["entrypoint"])[1:])
+    cluster = spec["rayClusterSpec"]
+    (workers,) = cluster["workerGroupSpecs"]
+    head, worker = (each["template"]["spec"] for each in (cluster["headGroupSpec"], workers))
+    limits = worker["containers"][0]["resources"]["limits"]
+    assert float(options["gpus_per_rank"]) == float(limits["nvidia.com/gpu"])
+    assert float(options["cpus_per_rank"]) == float(limits["cpu"])
+    assert int(options["num_ranks"]) == workers["maxReplicas"]
+    for pod in (head, worker):
+        mounted = {mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in pod["volumes"]}
+    needed = [str(Path(options[name]).parent) for name in ("eval_jobs_config", "output_dir")]
+    assert {mount["mountPath"] for mount in head["containers"][0]["volumeMounts"]} == set(needed)
+    assert needed[0] in {mount["mountPath"] for mount in worker["containers"][0]["volumeMounts"]}
