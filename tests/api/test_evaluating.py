@@ -149,8 +149,6 @@ def test_a_run_goes_on_with_the_same_policy_and_with_no_other_nor_one_that_canno
     ("asked", "message"),
     [
         ({"environment": "reach", "policy": "scripted", "objct": 1}, "--objct: environment 'reach' has no such option"),
-        ({"environment": "rech", "policy": "scripted"}, "no environment called 'rech'; did you mean 'reach'?"),
-        ({"environment": "reach", "policy": "scriptd"}, "--policy_type: no policy called 'scriptd'"),
         ({"environment": "reach"}, "policy: is missing"),
         ({}, "environment: is missing"),
         ({"environment": "reach", "policy": 3}, "policy: an object of type int is not a policy"),

@@ -10,6 +10,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks.analysis.decision_quality import (
+    Figure,
+    Setting,
+    log_e_values,
+    log_e_values_of_difference,
+    log_e_values_of_rate,
+    rejected_by,
+    stops,
+    streams,
+)
 from benchmarks.artifacts import reference_motion
 from benchmarks.artifacts.report_pictures import MOST_BYTES, WIDTH, photograph, shown_runs
 from benchmarks.gr00t import wires
@@ -24,12 +34,21 @@ from benchmarks.success.engines import Engine, paired, pairs_table
 from benchmarks.success.models import PAGES, jobs_document
 from benchmarks.training import ranks
 from benchmarks.training.exchange import Options as ExchangeOptions
-from benchmarks.training.exchange import counted, exchanged, figures
+from benchmarks.training.exchange import counted as counted_on_ranks
+from benchmarks.training.exchange import exchanged, figures
 from isaaclab_arena.analysis.arms import Arm, EpisodeColumns
 from isaaclab_arena.environments.tasks.track_motion import read_motion
 from isaaclab_arena.environments.tasks.walk_humanoid import FEET, HUMANOID, KEYPOINTS
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.interfaces.episode import MAX_SEED, Episode, count_episodes
+from isaaclab_arena.results.statistics import mcnemar_mid_p
+from isaaclab_arena.results.stopping import (
+    PairCounts,
+    RateCounts,
+    log_e_value_of_difference,
+    log_e_value_of_equality,
+    log_e_value_of_rate,
+)
 from isaaclab_arena.training import TASKS
 from isaaclab_arena_gr00t.config import read_policy_config
 from tests.browser.chromium import executable
@@ -217,6 +236,43 @@ def test_collectives_of_an_iteration_are_told_apart_by_what_is_in_them():
 
 @pytest.mark.usefixtures("quick_python")
 def test_two_ranks_exchange_one_gradient_for_each_mini_batch():
-    one = counted(ExchangeOptions(num_envs=4), ("agent.num_steps_per_env=8",))
+    one = counted_on_ranks(ExchangeOptions(num_envs=4), ("agent.num_steps_per_env=8",))
     assert one.gradient_calls == one.mini_batches == 20
     assert 1.0 < one.sent_bytes / one.least_bytes < 1.01
+
+
+# Decisions while a run goes on.
+
+
+def test_many_streams_at_once_have_the_evidence_that_each_has_alone():
+    generator = np.random.default_rng(2)
+    wins, losses, alike = generator.integers(0, 40, size=(3, 50))
+    counted = list(zip(wins.tolist(), losses.tolist(), alike.tolist(), strict=True))
+    pairs = [PairCounts(both=same, only_first=won, only_second=lost, neither=0) for won, lost, same in counted]
+    assert log_e_values(wins, losses) == pytest.approx([log_e_value_of_equality(each) for each in pairs])
+    for difference in (-0.2, 0.0, 0.1):
+        assert log_e_values_of_difference(wins, losses, alike, difference) == pytest.approx(
+            [log_e_value_of_difference(each, difference) for each in pairs]
+        )
+    rates = [RateCounts(successes=won, trials=won + lost) for won, lost, _ in counted]
+    assert log_e_values_of_rate(wins, losses, 0.8) == pytest.approx([log_e_value_of_rate(each, 0.8) for each in rates])
+
+
+def test_a_figure_keeps_its_bar_or_is_marked():
+    kept = Figure(what="error", setting="", value=0.04, at_most=0.05)
+    missed = Figure(what="pairs", setting="", value=61.26, at_least=10.0, at_most=60.0, unit="pairs")
+    assert kept.cells()[2:] == ("4.00 %", "at most 5 %", "yes")
+    assert missed.cells()[2:] == ("61.3 pairs", "at least 10, at most 60 pairs", "NO")
+
+
+EQUAL, UNEQUAL = (Setting(first=first, second=0.7, agreement=0.5) for first in (0.7, 0.9))
+
+
+def test_evidence_stops_few_streams_without_a_difference_and_all_with_one_and_a_test_keeps_its_level():
+    generator = np.random.default_rng(1)
+    assert 0.035 < rejected_by(mcnemar_mid_p, EQUAL, pairs=200, repeats=2_000, generator=generator) < 0.065
+    equal, unequal = (streams(each, looks=300, repeats=1_000, generator=generator) for each in (EQUAL, UNEQUAL))
+    assert 0.01 < stops(log_e_values(equal.wins, equal.losses)).decided < 0.05
+    found = stops(log_e_values(unequal.wins, unequal.losses))
+    assert found.decided > 0.99
+    assert 48.0 < found.mean_episodes < 58.0

@@ -17,8 +17,6 @@ from benchmarks.gpu.episodes import Job, evaluated
 from benchmarks.gpu.episodes import Options as EpisodesOptions
 from benchmarks.gpu.page import crossover, page
 from benchmarks.gpu.results import OUT_OF_TIME, GpuOptions, measure_all
-from benchmarks.gpu.throughput import EnvironmentLoop, Loop, build_worlds, speeds
-from benchmarks.harness.environments import CPU
 
 MACHINE = {"gpu": "A GPU", "cpu": "a CPU, 16 cores", "versions": "torch 2"}
 
@@ -198,33 +196,6 @@ def test_the_page_is_written_from_all_results_of_a_directory_and_the_committed_o
 
 
 # Loops and evaluations that are measured.
-
-
-def test_loops_take_turns_from_where_they_start_and_the_first_round_does_not_count():
-    order: list[str] = []
-    loops = {
-        name: Loop(run=lambda name=name: order.append(name), count=5, prepare=lambda: order.append("start"))
-        for name in "ab"
-    }
-    found = speeds(loops, rounds=2)
-    assert order[::2] == ["start"] * 6
-    assert sorted(order[1::2]) == ["a"] * 3 + ["b"] * 3
-    assert all(speed > 0 for speed in found.values())
-
-
-def test_a_loop_has_slots_of_all_ages_and_actions_within_the_bounds():
-    environment: Any = build_worlds("cartpole", 64, CPU, backend="mujoco")
-    begun, actions, reset, step = [], [], environment.reset, environment.try_step
-    environment.reset = lambda env_ids, conditions: (begun.append(len(env_ids)), reset(env_ids, conditions))[1]
-    environment.try_step = lambda action: (actions.append(action), step(action))[1]
-    EnvironmentLoop(environment, steps=30).run()
-    # Some begin anew in every few steps.
-    assert begun[0] == 64
-    assert 0 < max(begun[1:]) < 64
-    assert len(begun) > 2
-    low, high = environment.action_spec.low, environment.action_spec.high
-    assert (torch.cat(actions) >= torch.tensor(low)).all()
-    assert (torch.cat(actions) <= torch.tensor(high)).all()
 
 
 @pytest.mark.usefixtures("quick_python")

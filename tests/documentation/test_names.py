@@ -140,20 +140,15 @@ def known(command: str) -> frozenset[str]:
 
 
 @cache
-def environments() -> dict[str, set[str]]:
-    """Return the options of every environment, by its name."""
+@cache
+def options_of_environments() -> set[str]:
+    """Return the options of all environments; a page's own task on the table has those of the others."""
     printed = StringIO()
     with redirect_stdout(printed):
         assert main(["list", "environments", "--json"]) == 0
     listed = json.loads(printed.getvalue())
-    return {each["name"]: {option["name"] for option in each["options"]} for each in listed}
-
-
-def options_of_environments(words: list[str]) -> set[str]:
-    """Return the options of the environment that a line names; of a task on the table if it is the document's own."""
-    if "hover" in words:
-        return {field.name for field in dataclasses.fields(TableOptions)}
-    return {name for word in words for name in environments().get(word, ())}
+    own = {field.name for field in dataclasses.fields(TableOptions)}
+    return own | {option["name"] for each in listed for option in each["options"]}
 
 
 # Spellings of other trainers, and what a policy takes, have tests of their own.
@@ -175,4 +170,4 @@ def test_a_command_of_a_document_has_no_option_that_its_program_lacks(line):
     if "torch.distributed.run" in words:
         given -= OF_TORCHRUN
     if command not in ELSEWHERE:
-        assert given - known(command) - options_of_environments(words) - OF_POLICIES == set()
+        assert given - known(command) - options_of_environments() - OF_POLICIES == set()

@@ -86,7 +86,7 @@ NOT_RUN = {
         "isaaclab-arena run": "takes a minute; test_documents.py runs such jobs of the README",
     },
     "how_to/watching.md": {
-        "isaaclab-arena watch": "needs a training; tests/cli/test_watch.py watches one, slowly",
+        "isaaclab-arena watch": "needs a training; tests/cli/test_evaluate.py watches one, slowly",
     },
     "how_to/training.md": {
         "isaaclab-arena train reach": "tests/training trains on two ranks",
@@ -251,7 +251,7 @@ def test_recordings_come_back_from_lerobots_format_and_play_as_they_were(workspa
     columns = ["episode_index", "outcome", "length", "return"]
     played, demos = (episodes_table(outputs / name)[columns] for name in ("played", "demos"))
     assert len(played) == 3
-    pd.testing.assert_frame_equal(played, demos)
+    assert played.equals(demos)
     (source,), (back,) = (list((outputs / directory).glob("*/dataset_*.hdf5")) for directory in ("demos", "back"))
     assert list_episodes(back) == [0, 1, 2]
     for index in range(3):

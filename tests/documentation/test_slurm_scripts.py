@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,14 +50,6 @@ while "--cluster" in sys.argv and open("called.jsonl").read().count('"start"') <
 )
 
 
-@dataclass(frozen=True)
-class Call:
-    """One start of Python: its arguments, and the variables that say which rank it is."""
-
-    arguments: list[str]
-    variables: dict[str, str]
-
-
 class Cluster:
     """What a batch script finds on the first node of its three."""
 
@@ -88,8 +79,9 @@ class Cluster:
         line = ["bash", str(SCRIPTS / script), *arguments]
         return subprocess.Popen(line, cwd=self.directory, env=self.environment, stderr=subprocess.PIPE, text=True)
 
-    def calls(self) -> list[Call]:
-        return [Call(*json.loads(line)) for line in (self.directory / "called.jsonl").read_text().splitlines()]
+    def calls(self) -> list[tuple[list[str], dict[str, str]]]:
+        """Return each start of Python: its arguments, and the variables that say which rank it is."""
+        return [tuple(json.loads(line)) for line in (self.directory / "called.jsonl").read_text().splitlines()]
 
 
 def given(arguments: list[str]) -> dict[str, str]:
@@ -125,9 +117,9 @@ def test_one_torchrun_per_node_meets_the_others_on_the_first_one(tmp_path):
     assert process.wait(timeout=60) == 3
     calls = cluster.calls()
     assert len(calls) == 3
-    for node, call in enumerate(calls):
-        assert call.arguments[:2] == ["-m", "torch.distributed.run"]
-        launch = get_args_parser().parse_args(call.arguments[2:])
+    for node, (arguments, _) in enumerate(calls):
+        assert arguments[:2] == ["-m", "torch.distributed.run"]
+        launch = get_args_parser().parse_args(arguments[2:])
         assert (launch.nnodes, launch.nproc_per_node, launch.node_rank) == ("3", "8", node)
         assert (launch.master_addr, launch.master_port) == ("node1", 29500)
         assert "SIGUSR1" in launch.signals_to_handle
@@ -139,17 +131,17 @@ def test_one_task_per_gpu_knows_which_rank_it_is(tmp_path, monkeypatch):
     process = cluster.start("evaluate_srun.sbatch", "my jobs.json", "/shared/run 1", "--split_jobs")
     assert process.wait(timeout=60) == 3
     calls = cluster.calls()
-    assert [call.variables for call in calls] == [
+    assert [variables for _, variables in calls] == [
         {
             "RANK": str(rank), "LOCAL_RANK": str(rank % 2), "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2",
             "MASTER_ADDR": "node1", "MASTER_PORT": "29500",
         }
         for rank in range(6)
     ]  # fmt: skip
-    for call in calls:
-        for name, value in call.variables.items():
+    for arguments, variables in calls:
+        for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        assert accepted(call.arguments) == OPTIONS
+        assert accepted(arguments) == OPTIONS
 
 
 def test_a_node_of_ray_starts_on_each_node_and_one_run_uses_them_all(tmp_path):
@@ -158,7 +150,7 @@ def test_a_node_of_ray_starts_on_each_node_and_one_run_uses_them_all(tmp_path):
     cluster.environment["SLURM_CPUS_PER_TASK"] = "16"
     process = cluster.start("evaluate_ray.sbatch", "my jobs.json", "/data/run 1", "--record_trajectories")
     assert process.wait(timeout=60) == 0
-    calls = [call.arguments for call in cluster.calls()]
+    calls = [arguments for arguments, _ in cluster.calls()]
     of_ray = [arguments[2:] for arguments in calls if arguments[:2] == ["-m", "ray.scripts.scripts"]]
     head, *others = (start.make_context("start", words[1:]).params for words in of_ray if words[0] == "start")
     assert (head["head"], head["node_ip_address"], head["port"]) == (True, "node1", 6379)
