@@ -118,13 +118,18 @@ def test_a_rank_on_this_machine_is_called_silent_although_its_process_exists(run
 
 def test_of_a_later_start_statuses_of_an_earlier_one_do_not_count(run, capsys):
     write_attempt(run, attempt(2, started_at=ago(10)))
-    found = status(run, capsys, 1)
-    assert (found["state"], found["way_out"], found["attempt"]) == ("starting", None, 2)
-    assert found["wrong"][0].startswith("no rank has started")
     write_rank_status(run, RankStatus(rank=0, run_id="run2", updated_at=ago(0), current_job="stack"))
     found = status(run, capsys, 1)
     assert (found["attempt"], found["elapsed_s"]) == (2, pytest.approx(10.0, abs=2.0))
     assert [job["state"] for job in found["jobs"]] == ["completed", "started", "running"]
+
+
+def test_a_run_that_no_rank_has_begun_says_so(tmp_path, capsys):
+    directory = write_run(tmp_path / "run", {"lift": "---"})
+    write_attempt(directory, attempt())
+    found = status(directory, capsys, 1)
+    assert (found["state"], found["way_out"]) == ("starting", None)
+    assert found["wrong"][0].startswith("no rank has started")
 
 
 def test_a_finished_run_has_nothing_wrong_and_is_named_for_its_parent(tmp_path, capsys):

@@ -145,7 +145,6 @@ JOB = {"name": "a", "arena_env_args": {"environment": "reach"}, "policy_type": "
         ({"jobs": [{**JOB, "num_envs": 4, "arena_env_args": {"environment": "reach", "num_envs": 2}}]}, [],
          "job 'a': num_envs: is also given as arena_env_args.num_envs"),
     ],
-    ids=str,
 )  # fmt: skip
 def test_a_mistake_in_an_experiment_is_named(document, overrides, message):
     assert any(message in problem for problem in problems(document, *overrides))

@@ -401,6 +401,7 @@ def test_a_file_with_mistakes_is_read_as_far_as_it_goes_and_all_that_is_wrong_is
             {**JOB, "name": "a/b", "seed": "abc", "num_episods": 3},
             {"name": "bare", "policy_type": "scripted", "sweep": {"seed": []}},
             {"name": "blind", "arena_env_args": {"environment": "reach", "num_envs": 0, "object": "mug"}},
+            {**JOB, "name": "bare"},
         ],
         "bars": [{"job": "blind", "at_least": 2.0, "stop": {}}, {"job": "bare-seed1", "at_least": 0.5, "stop": {}}],
     }
@@ -416,10 +417,11 @@ def test_a_file_with_mistakes_is_read_as_far_as_it_goes_and_all_that_is_wrong_is
         ("bare", "arena_env_args"),
         ("blind", "arena_env_args.num_envs"),
         ("blind", "policy_type"),
+        ("bare", "name"),
         (None, "bars[0].at_least"),
     ]
     assert [problem.message for problem in problems_of(document)] == [problem.message for problem in read.problems]
-    first, *_, blind = read.readable_jobs
+    first, *_, blind, _ = read.readable_jobs
     assert (first.name, first.environment, first.policy_type) == ("jobs[0]", "lift_object", "zero_action")
     assert (blind.environment_args, blind.policy_type) == ({"object": "mug"}, UNREADABLE)
 
@@ -432,7 +434,8 @@ def test_a_question_about_jobs_that_can_be_read_is_checked_whatever_is_wrong_wit
     ]
     document = {
         "jobs": [wrong, {**sound, "name": "new"}, {**sound, "name": "seeded", "seed": 5}],
+        "tracking": ["wandbb"],
         "comparisons": comparisons,
     }
     keys = [problem.key for problem in problems_of(document)]
-    assert keys == ["num_episods", "comparisons[0].jobs", "comparisons[1].jobs"]
+    assert keys == ["tracking", "num_episods", "comparisons[0].jobs", "comparisons[1].jobs"]
