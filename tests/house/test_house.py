@@ -1,4 +1,4 @@
-"""Tests replace libraries and the operating system where they must, and never a part of this project."""
+"""Rules of the house that no linter knows: what tests replace, and who reads the files of a run."""
 
 import ast
 from collections.abc import Iterator
@@ -64,3 +64,39 @@ def test_tests_hand_over_fakes_and_patch_nothing_of_this_project():
 )
 def test_a_patch_is_found_however_its_target_is_named(source, found):
     assert list(patches(source)) == found
+
+
+# Files of a run are read by `isaaclab_arena.storage` alone, which takes no pipe for a file and follows no link out.
+
+
+PACKAGE = ROOT / "isaaclab_arena"
+READERS = [
+    *(
+        file
+        for area in ("results", "report", "analysis", "tracking", "cli")
+        for file in sorted((PACKAGE / area).rglob("*.py"))
+    ),
+    *(PACKAGE / "evaluation" / f"{name}.py" for name in ("rerun", "verification")),
+]
+READS = {"open", "read_bytes", "read_text", "read_parquet", "read_csv", "read_schema"}
+# These check the file before, read no file, or read one of the package or of this process.
+ALLOWED = {
+    "evaluation/verification.py",
+    "cli/compare.py",
+    "cli/main.py",
+    "cli/start.py",
+    "cli/status.py",
+    "results/merge.py",
+}
+
+
+def raw_reads() -> Iterator[str]:
+    for path in READERS:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+            if name in READS:
+                yield path.relative_to(PACKAGE).as_posix()
+
+
+def test_commands_read_files_of_a_run_through_its_reader_alone():
+    assert set(raw_reads()) == ALLOWED
