@@ -166,13 +166,15 @@ class World:
 
     now_s: float = 100.0
     kernels: KernelTimes = field(default_factory=lambda: KernelTimes(compile_s=50.0))
+    told: list[str | None] = field(default_factory=list)
 
     def passes(self, seconds: float, **kernels: float) -> None:
         self.now_s += seconds
         self.kernels += KernelTimes(**kernels)
 
     def clock(self, import_s: float | None = 2.0) -> StartUpClock:
-        return StartUpClock("lift", import_s=import_s, now_s=lambda: self.now_s, kernels=lambda: self.kernels)
+        now = {"now_s": lambda: self.now_s, "kernels": lambda: self.kernels}
+        return StartUpClock("lift", import_s=import_s, on_part=self.told.append, **now)
 
 
 def test_every_second_until_the_first_step_belongs_to_one_part_and_those_of_kernels_to_them():
@@ -184,8 +186,13 @@ def test_every_second_until_the_first_step_belongs_to_one_part_and_those_of_kern
     clock.finish(StartUpPart.POLICY)
     world.passes(0.75, load_s=0.25)
     clock.finish(StartUpPart.FIRST_RESET)
-    world.passes(3.0, compile_s=2.0)
+    world.passes(1.0)
+    clock.finish(StartUpPart.FIRST_RESET)
+    world.passes(2.0, compile_s=2.0)
     clock.finish(StartUpPart.FIRST_STEP)
+    world.passes(5.0, compile_s=5.0)
+    named = ("building the environment", "loading the policy", "starting its first episodes", "making its first step")
+    assert world.told == [*named, None]
     assert clock.start_up() == StartUp(
         import_s=2.0,
         compile_s=11.0,

@@ -176,6 +176,8 @@ def test_one_rank_runs_what_is_not_finished_longest_job_first(tmp_path):
     for name, indices in (("job0", [3, 4, 9]), ("job2", [0, 1, 2, 3, 4])):
         assert [line.episode_index for line in read_commits(tmp_path / name, name).lines] == indices
     assert not (tmp_path / "job1").exists()
+    notes = [json.loads(path.read_text()) for path in (tmp_path / "claims" / "attempt_1").glob("*.done")]
+    assert sum(note["episodes"] for note in notes) == 8, "what decides on the time that is left"
 
 
 @pytest.mark.parametrize(
