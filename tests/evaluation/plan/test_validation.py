@@ -1,7 +1,7 @@
 """Jobs that are checked and planned before a run."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
-from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg, load_trained
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
 from isaaclab_arena.registry import Registry
@@ -305,7 +304,6 @@ def test_a_resumed_run_keeps_the_number_that_it_began_with(tmp_path, assignment)
     assert {json.loads(line)["env_id"] for line in lines} == {0, 1, 2}
 
 
-MODELS = Path(__file__).parents[3] / "models"
 NUM_ENVS, NUM_EPISODES, EPISODE_STEPS = 2, 3, 2
 
 Recording = Mapping[int, Mapping[str, np.ndarray]]
@@ -342,10 +340,6 @@ def assert_the_same(played: Recording, expected: Recording) -> None:
             np.testing.assert_array_equal(played[index][path], array, err_msg=path)
 
 
-def assert_alike(directory: Path, name: str, make: Callable[[], PolicyBase], **options: Any) -> None:
-    assert_the_same(*(recorded(directory, name, make(), device, **options) for device in (GPU, CPU)))
-
-
 @pytest.mark.usefixtures("_physics_on_the_gpu")
 @pytest.mark.parametrize("kept_on", [GPU, CPU])
 def test_what_was_recorded_on_the_cpu_is_played_again_on_a_gpu(tmp_path, kept_on):
@@ -354,16 +348,3 @@ def test_what_was_recorded_on_the_cpu_is_played_again_on_a_gpu(tmp_path, kept_on
         ReplayPolicyCfg(replay_file_path=str(tmp_path / "dataset_reach-cpu.hdf5"), device=str(kept_on))
     )
     assert_the_same(recorded(tmp_path, "reach", again, GPU), expected)
-
-
-@pytest.mark.usefixtures("_physics_on_the_gpu")
-@pytest.mark.parametrize(("name", "network_on", "stochastic"), [("cartpole", GPU, True), ("cartpole", CPU, False)])
-def test_a_trained_network_acts_there_as_it_does_here(tmp_path, name, network_on, stochastic):
-    def policy(device: torch.device) -> PolicyBase:
-        config = RslRlPolicyCfg(checkpoint_path=str(MODELS / name), stochastic=stochastic)
-        made = RslRlPolicy(config, trained=load_trained(config, device))
-        made.device = device
-        return made
-
-    expected = recorded(tmp_path, name, policy(CPU), CPU)
-    assert_the_same(recorded(tmp_path, name, policy(network_on), GPU), expected)

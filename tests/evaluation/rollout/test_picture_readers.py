@@ -11,6 +11,7 @@ from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
+from isaaclab_arena.interfaces.specs import Pictures
 from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
 from tests.fakes_environment import ActionLog, BlindLog, PushPolicy, ScriptedEnvironment, episodes
 
@@ -98,7 +99,27 @@ def test_a_policy_that_looks_without_a_word_is_named_whatever_else_watches_or_fi
         played(on_fixed_batch(policy(), batch), watches=watches)
 
 
-@pytest.mark.parametrize("base", [PolicyBase, LooksAnyway, NeverLooks])
+class LooksAtPictures(LooksEverySecondStep):
+    """Says that it announces pictures, and keeps the form in which it gets them."""
+
+    traits = PolicyTraits(pictures="announced")
+    pictures_to_see = LooksEverySecondStep.pictures_to_see
+    shown: tuple[Pictures, ...] = ()
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        self.shown += (observation["camera_obs"]["front"],)
+        return super().get_action(env, observation)
+
+
+@pytest.mark.parametrize("lazily", [True, False])
+def test_a_class_that_says_that_it_announces_gets_pictures_in_every_step(lazily):
+    policy = LooksAtPictures()
+    assert_same(played(policy, lazily=lazily)[0], played(LooksEverySecondStep(), lazily=False)[0])
+    # The first steps of all three episodes are seen, the second ones only if every picture is drawn anyway.
+    assert [each.env_ids for each in policy.shown[:2]] == [(0, 1, 2), () if lazily else (0, 1, 2)]
+
+
+@pytest.mark.parametrize("base", [PolicyBase, LooksAnyway, NeverLooks, LooksAtPictures])
 def test_a_class_that_acts_otherwise_than_its_base_sees_all_whatever_its_base_announced(base):
     policy = type("LooksAnew", (base,), {"get_action": Looks.get_action})
     assert policy.traits.pictures == "all"
