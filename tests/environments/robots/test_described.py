@@ -197,7 +197,8 @@ def ur5e() -> str:
     """Return a stand-in for Menagerie's UR5e, with its names and lengths."""
     bodies = ""
     for body, name, joint in UR5E_LINKS[::-1]:
-        bodies = f'<body name={body}><joint name="{name}_joint" {joint}/><geom/>{bodies}</body>'
+        flange = "" if bodies else 'pos="0 0.07 0"'
+        bodies = f'<body name={body}><joint name="{name}_joint" {joint}/><geom {flange}/>{bodies}</body>'
     actuators = (f'<position name="{name}" joint="{name}_joint"/>' for _, name, _ in UR5E_LINKS)
     return UR5E.format(bodies=bodies, actuators="".join(actuators))
 
