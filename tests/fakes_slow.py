@@ -17,20 +17,12 @@ from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 
 @dataclass(frozen=True)
 class SluggishCfg(PolicyCfg):
-    """Options of `SluggishPolicy`.
+    """Options of `SluggishPolicy`."""
 
-    Attributes:
-        marks: Directory in which a file named after the process appears when the long wait begins.
-        when: Where it waits: ``build`` or ``step``.
-        from_step: The first step that is slow.
-        holds_interpreter: Whether nothing else of the process can run meanwhile.
-        wait_s: How long it waits [s].
-    """
-
-    marks: str
-    when: str = "step"
-    from_step: int = 0
-    holds_interpreter: bool = False
+    marks: str  # directory in which a file named after the process appears when the long wait begins
+    when: str = "step"  # or "build"
+    from_step: int = 0  # the first step that is slow
+    holds_interpreter: bool = False  # whether nothing else of the process can run meanwhile
     wait_s: float = 600.0
 
 

@@ -20,10 +20,9 @@ does not have, precision, and ``device.type == "cuda"``.
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -38,27 +37,16 @@ _INDEXING = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "at
 # Elementwise, and yet CUDA refuses bounds on the CPU.
 _WITHOUT_NUMBERS = frozenset({"aten::clamp", "aten::clamp_"})
 _READ_BACK = frozenset(
-    {
-        "aten::_local_scalar_dense",
-        "aten::_unique2",
-        "aten::equal",
-        "aten::masked_select",
-        "aten::nonzero",
-        "aten::repeat_interleave",
-        "aten::unique_consecutive",
-        "aten::unique_dim",
-    }
+    f"aten::{name}"
+    for name in (
+        *("_local_scalar_dense", "_unique2", "equal", "masked_select", "nonzero", "repeat_interleave"),
+        *("unique_consecutive", "unique_dim"),
+    )
 )
 
 
-@dataclass(frozen=True, order=True)
-class Wait:
-    """A moment in which the CPU waits for the GPU.
-
-    Attributes:
-        where: The line of the package that makes it wait.
-        what: The operation.
-    """
+class Wait(NamedTuple):
+    """A moment in which the CPU waits for the GPU: the line of the package that makes it wait, and the operation."""
 
     where: str
     what: str

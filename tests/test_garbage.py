@@ -4,23 +4,6 @@ import sys
 
 import pytest
 
-COUNTED = """
-import gc, os, runpy, sys
-os._exit = sys.exit
-collections = []
-gc.callbacks.append(lambda phase, info: collections.append(phase))
-sys.argv = {words!r}
-try:
-    runpy.run_module({module!r}, run_name="__main__")
-except SystemExit:
-    print("modules", len(sys.modules), "collections", len(collections) // 2)
-"""
-
-
-def told(script: str) -> list[str]:
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-
-
 PROGRAMS = [
     ("isaaclab_arena.evaluation.eval_runner",),
     ("eval_runner",),
@@ -63,15 +46,8 @@ def test_every_program_looks_for_no_garbage_when_it_begins_to_load_much():
     assert told.split() == ["False"] * len(PROGRAMS)
 
 
-@pytest.mark.parametrize(
-    "words", [PROGRAMS[0], *(pytest.param(words, marks=pytest.mark.slow) for words in PROGRAMS[1:])]
-)
-def test_a_program_looks_for_no_garbage_while_it_imports(words):
-    script = COUNTED.format(module=words[0], words=[*words, "--no_such_option"])
-    *_, modules, _, collections = told(script)
-    assert int(modules) > 1000, "torch is imported"
-    # There are hundreds where imports are not left alone. Reading the command line may need a few.
-    assert int(collections) < 100
+def told(script: str) -> list[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
 
 
 OLD = """
@@ -83,35 +59,24 @@ print(gc.isenabled(), len(gc.get_objects(generation=0)) < 100, len(gc.get_object
 """
 FROZEN = """
 gc.freeze()
-before = gc.get_freeze_count()
-collect_later()
-collect_from_now_on()
-print(gc.get_freeze_count() == before)
-"""
-COUNTED_ONCE = """
-gc.freeze()
 counts, count = [], gc.get_freeze_count
 gc.get_freeze_count = lambda: counts.append(1) or count()
+before = count()
+collect_later()
+collect_from_now_on()
 for _ in range(3):
     with without_collecting():
-        pass
-print(len(counts))
-"""
-BLOCKS = """
-with without_collecting():
+        print(gc.isenabled())
     print(gc.isenabled())
-print(gc.isenabled())
-gc.disable()
-with without_collecting():
-    pass
-print(gc.isenabled())
+    gc.disable()
+print(count() == before, len(counts))
 """
 
 
 @pytest.mark.parametrize(
     ("script", "expected"),
-    [(OLD, "False True True True"), (FROZEN, "True"), (COUNTED_ONCE, "1"), (BLOCKS, "False True False")],
-    ids=["what was imported is old", "what is frozen stays so", "and is counted once", "a block ends as it began"],
+    [(OLD, "False True True True"), (FROZEN, "False True False False False False True 1")],
+    ids=["what was imported is old", "what is frozen stays so, is counted once, and a block ends as it began"],
 )
 def test_garbage_is_looked_for_again_once_that_is_wanted(script, expected):
     assert told(f"import gc; from isaaclab_arena.garbage import *\n{script}") == expected.split()

@@ -37,8 +37,10 @@ from tests.end_to_end.launching import write_jobs
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS: dict[str, Callable[[list[str]], Any]] = {
-    **{name: lambda words, name=name: cli.main([name, *words]) for name in COMMANDS},
-    **{name: lambda words, name=name: cli.main([name, *words]) for name, _ in commands_of_others()},
+    **{
+        name: (lambda words, name=name: cli.main([name, *words]))
+        for name in (*COMMANDS, *(name for name, _ in commands_of_others()))
+    },
     "eval_runner": eval_runner.main,
     "policy_runner": policy_runner.main,
     "train.py": train.main,
@@ -47,6 +49,7 @@ PROGRAMS: dict[str, Callable[[list[str]], Any]] = {
     "convert to_lerobot": lambda words: convert.main(["to_lerobot", *words]),
     "convert from_lerobot": lambda words: convert.main(["from_lerobot", *words]),
 }
+# What a program cannot be read without, besides texts and paths.
 NEEDED = {
     "plan": ["--difference", "0.1"],
     "list": ["environments"],
@@ -56,7 +59,6 @@ NEEDED = {
     "serve.py": ["--protocol", "openpi"],
     "collect": ["--num_episodes", "1"],
 }
-"""What a program cannot be read without, besides texts and paths."""
 
 CARTPOLE = {"arena_env_args": {"environment": "cartpole"}, "policy_type": "zero_action", "num_episodes": 2}
 
@@ -94,20 +96,10 @@ def takes_text(hint: Any) -> bool:
 
 
 def test_a_tilde_in_front_is_a_home_directory_and_everything_else_stays(home):
-    for given, meant in {
-        "~": str(home),
-        "~/x": f"{home}/x",
-        "a/~/b": "a/~/b",
-        "backup~": "backup~",
-        "$NOBODY/x": "$NOBODY/x",
-        "~nobody-of-this-name/x": "~nobody-of-this-name/x",
-        "./~/x": "./~/x",
-        "": "",
-        "x/": "x/",
-    }.items():
-        assert expanded(given) == meant
-    assert expanded({"a": ["~/x", ("~/y", 3, None)], "~/b": Path("~/z")}) == {
-        "a": [f"{home}/x", (f"{home}/y", 3, None)],
+    for given in ("a/~/b", "backup~", "$NOBODY/x", "~nobody-of-this-name/x", "./~/x", "", "x/"):
+        assert expanded(given) == given
+    assert expanded({"a": ["~/x", ("~", 3, None)], "~/b": Path("~/z")}) == {
+        "a": [f"{home}/x", (str(home), 3, None)],
         "~/b": home / "z",
     }
     assert given_path("~/x") == home / "x"
@@ -119,56 +111,39 @@ def test_a_word_of_a_command_line_is_read_in_front_and_behind_its_first_equals_s
     assert typed_words(words) == meant
 
 
-def class_read_by(program: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the dataclass that a program reads its command line into."""
-    found: list[Any] = []
-
-    def asked(options_class: Any, **_: Any) -> Any:
-        found.append(options_class)
-        raise Read
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tyro, "cli", asked)
-        with pytest.raises(Read):
-            PROGRAMS[program](NEEDED.get(program, []))
-    commands = typing.get_args(found[0])
-    return (
-        found[0]
-        if not commands
-        else {"to": convert.ToLeRobot, "from": convert.FromLeRobot}[program[8:].split("_", maxsplit=1)[0]]
-    )
-
-
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_option_of_every_program_that_takes_a_text_takes_a_path_below_home(program, home, monkeypatch):
-    options_class = class_read_by(program, monkeypatch)
-    hints = typing.get_type_hints(options_class, include_extras=True)
-    names = [field.name for field in dataclasses.fields(options_class) if takes_text(hints[field.name])]
-    positional = [name for name in names if "Positional" in str(hints[name])]
-    words = [f"--{'from' if name == 'from_run' else name}=~/{name}" for name in names if name not in positional]
-    found: list[str] = []
+    found: list[Any] = []
     parse = tyro.cli
 
-    def parsed(options_class: Any, **settings: Any) -> Any:
-        options, rest = parse(options_class, **{**settings, "return_unknown_args": True})
-        found.extend([*texts_of(options), *rest])
+    def asked(options_class: Any, **settings: Any) -> Any:
+        # The first time a program says what it reads its command line into, and the second time it reads it.
+        found.append(options_class)
+        if len(found) > 1:
+            options, rest = parse(options_class, **{**settings, "return_unknown_args": True})
+            found.extend([*texts_of(options), *rest])
         raise Read
 
-    monkeypatch.setattr(tyro, "cli", parsed)
+    monkeypatch.setattr(tyro, "cli", asked)
+    with pytest.raises(Read):
+        PROGRAMS[program](NEEDED.get(program, []))
+    if program.startswith("convert "):
+        found[0] = convert.ToLeRobot if "to_" in program else convert.FromLeRobot
+    hints = typing.get_type_hints(found[0], include_extras=True)
+    names = [field.name for field in dataclasses.fields(found[0]) if takes_text(hints[field.name])]
+    positional = [name for name in names if "Positional" in str(hints[name])]
+    words = [f"--{'from' if name == 'from_run' else name}=~/{name}" for name in names if name not in positional]
     with pytest.raises(Read):
         PROGRAMS[program]([*NEEDED.get(program, []), *words, *(f"~/{name}" for name in positional)])
-    assert not [text for text in found if "~" in text]
-    assert {str(home / name) for name in names} <= set(found)
+    assert not [text for text in found[2:] if "~" in text]
+    assert {str(home / name) for name in names} <= set(found[2:])
 
 
 def test_every_key_of_a_job_file_that_takes_a_text_takes_a_path_below_home(home):
     texts = {"python": "~/python", "conditions": "~/conditions.json", "language_instruction": "~/words"}
+    made = {"environment": "${variables.root}/made", "embodiment": "~/robot.yaml", "deep": [{"a": "~/b"}]}
     blocks = {
-        "arena_env_args": {
-            "environment": "${variables.root}/made",
-            "embodiment": "~/robot.yaml",
-            "deep": [{"a": "~/b"}],
-        },
+        "arena_env_args": made,
         "policy_config_dict": {"checkpoint": "~/model.pt", "cameras": {"front": ["~/front"]}},
         "variations": {"light": {"file": "~/light"}},
         "latency": {"file": "~/delays.csv"},
@@ -180,40 +155,31 @@ def test_every_key_of_a_job_file_that_takes_a_text_takes_a_path_below_home(home)
     (read,) = load_jobs_file(home / "jobs.json").jobs
     found = texts_of(read)
     assert not [text for text in found if "~" in text]
-    meant = set(re.findall(r"~/([\w.]+)", str(job))) - {"root"} | {"root/made"}
+    meant = {*re.findall(r"~/([\w.]+)", str(job)), "root/made"}
     assert {str(home / name) for name in meant} <= set(found)
 
 
-def classes_of_options() -> dict[str, type]:
-    """Return the options of each registered environment and policy that is a dataclass."""
-    found = {
-        f"{kind} {name}": known.get(name).config_class
-        for kind, known in {"environment": ENVIRONMENTS, "policy": POLICIES}.items()
-        for name in known.names()
-    }
-    return {name: options_class for name, options_class in found.items() if options_class is not None}
+CLASSES_OF_OPTIONS = {
+    f"{kind} {name}": known.get(name).config_class
+    for kind, known in {"environment": ENVIRONMENTS, "policy": POLICIES}.items()
+    for name in known.names()
+}
 
 
-@pytest.mark.parametrize(("owner", "options_class"), classes_of_options().items())
-def test_every_option_of_environments_and_policies_that_takes_a_text_takes_a_path_below_home(
-    owner, options_class, home
-):
+@pytest.mark.parametrize("owner", [owner for owner, given in CLASSES_OF_OPTIONS.items() if given is not None])
+def test_every_option_of_environments_and_policies_that_takes_a_text_takes_a_path_below_home(owner, home):
+    options_class = CLASSES_OF_OPTIONS[owner]
     hints = option_types(options_class)
-    texts = [name for name, hint in hints.items() if takes_text(hint)]
+    texts = [field for field in dataclasses.fields(options_class) if takes_text(hints[field.name])]
+    needed = {each.name: "x" for each in texts if each.default is each.default_factory is dataclasses.MISSING}
     for each in texts:
-        needed: dict[str, Any] = {name: "x" for name in texts if required(options_class, name)}
-        given = {**needed, each: ["~/x"] if "tuple" in str(hints[each]) else "~/x"}
+        given = {**needed, each.name: ["~/x"] if "tuple" in str(hints[each.name]) else "~/x"}
         try:
-            read = texts_of(getattr(read_options(options_class, given, owner=owner), each))
+            read = texts_of(getattr(read_options(options_class, given, owner=owner), each.name))
         except ConfigError as error:
             # Not every text is a path. An option that knows its values names what was meant.
             read = re.findall(r"~?[\w/.-]*/x\b", str(error))
         assert read in ([], [f"{home}/x"])
-
-
-def required(config_class: type, name: str) -> bool:
-    (field,) = (field for field in dataclasses.fields(config_class) if field.name == name)
-    return field.default is field.default_factory is dataclasses.MISSING
 
 
 def test_a_description_of_a_robot_names_its_model_below_home(home):
@@ -223,50 +189,40 @@ def test_a_description_of_a_robot_names_its_model_below_home(home):
 
 
 def test_every_argument_in_python_that_takes_a_path_takes_one_below_home(home):
-    methods = [arena.Results.save, arena.Comparison.save]
-    functions = [arena.evaluate, arena.load_results, arena.compare, arena.make, *methods]
+    functions = [
+        arena.evaluate,
+        arena.load_results,
+        arena.compare,
+        arena.make,
+        arena.Results.save,
+        arena.Comparison.save,
+    ]
     due = {
-        (function.__qualname__, name)
+        f"{function.__qualname__} {name}"
         for function in functions
         for name, parameter in inspect.signature(function).parameters.items()
         if "PathLike" in str(parameter.annotation)
     }
     keywords = {**typing.get_type_hints(JobFileKeywords), **typing.get_type_hints(JobKeywords)}
-    due |= {("evaluate", name) for name, hint in keywords.items() if "PathLike" in str(hint)}
+    due |= {f"evaluate {name}" for name, hint in keywords.items() if "PathLike" in str(hint)}
     write_jobs(home / "jobs.json", [{**CARTPOLE, "name": name} for name in ("still", "idle")])
 
     results = arena.evaluate("~/jobs.json", output_dir="~/run", save_conditions="~/conditions.json")
     results.save("~/kept")
     arena.compare(arena.load_results(Path("~/kept")), "~/run").save("~/compared")
     arena.evaluate("~/jobs.json", resume="~/run")
-    arena.evaluate(environment="cartpole", policy="zero_action", num_episodes=2, output_base_dir="~/base")
-    with pytest.raises(arena.ConfigError, match=re.escape(f"{home}/absent.json")):
-        arena.evaluate(environment="cartpole", policy="zero_action", num_episodes=2, conditions=Path("~/absent.json"))
-    with pytest.raises(arena.ConfigError, match=re.escape(f"{home}/absent.csv")):
-        arena.evaluate(
-            environment="track_motion", policy="zero_action", num_episodes=2, motion_file=Path("~/absent.csv")
-        )
+    short: dict[str, Any] = {"environment": "cartpole", "policy": "zero_action", "num_episodes": 2}
+    arena.evaluate(**short, output_base_dir="~/base")
+    motion: dict[str, Any] = {"environment": "track_motion", "motion_file": Path("~/absent")}
+    for absent in ({**short, "conditions": "~/absent"}, {**short, **motion}):
+        with pytest.raises(arena.ConfigError, match=re.escape(f"{home}/absent")):
+            arena.evaluate(**absent)
 
     assert {each.name for each in home.iterdir()} >= {"run", "kept", "compared", "base", "conditions.json"}
     assert not (home / "~").exists()
-    assert due == {
-        *(("evaluate", name) for name in ("jobs", "output_dir", "save_conditions", "resume", "output_base_dir")),
-        ("evaluate", "conditions"),
-        ("evaluate", "motion_file"),
-        ("load_results", "directory"),
-        ("compare", "runs"),
-        ("Results.save", "directory"),
-        ("Comparison.save", "output_dir"),
-    }
-
-
-def test_a_run_and_a_conversion_write_below_home_and_make_no_directory_called_tilde(home):
-    write_jobs(home / "jobs.json", [{**CARTPOLE, "name": "still"}])
-    assert cli.main(["run", "--eval_jobs_config=~/jobs.json", "--output_dir=~/run", "--no_report"]) == 0
-    convert_words = ["to_lerobot", "--dataset=~/run", "--output_dir=~/made/lerobot", "--no_videos"]
-    assert convert.main(convert_words) == 0
-    assert (home / "made" / "lerobot" / "meta" / "info.json").is_file()
-    assert not (home / "~").exists()
+    named = ("jobs", "output_dir", "save_conditions", "resume", "output_base_dir", "conditions", "motion_file")
+    others = {"load_results directory", "compare runs", "Results.save directory", "Comparison.save output_dir"}
+    assert due == {*(f"evaluate {name}" for name in named), *others}
 
 
 def test_no_other_place_has_a_rule_of_its_own():
@@ -280,40 +236,26 @@ def test_no_other_place_has_a_rule_of_its_own():
 # What is no plain file is named for what it is, without being opened.
 
 
-@pytest.fixture
-def pipe(tmp_path):
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    return path
-
-
-def test_a_plain_file_is_one_also_through_a_link(tmp_path):
+def test_what_is_no_plain_file_is_named_for_what_it_is(tmp_path):
     (tmp_path / "file").write_text("x")
-    (tmp_path / "link").symlink_to("file")
-    assert not_a_plain_file(tmp_path / "file") is None
-    assert not_a_plain_file(tmp_path / "link") is None
-
-
-def test_everything_else_is_named_for_what_it_is(tmp_path, pipe):
-    (tmp_path / "link").symlink_to(pipe)
-    (tmp_path / "circle").symlink_to("circle")
-    assert not_a_plain_file(pipe) == "is a pipe, not a file; save what comes through it as a file"
-    assert not_a_plain_file(tmp_path / "link") == not_a_plain_file(pipe)
-    assert not_a_plain_file(tmp_path) == "is a directory, not a file"
-    assert not_a_plain_file(Path("/dev/zero")) == "is a device, not a file"
-    assert not_a_plain_file(tmp_path / "none") == "there is no such file"
-    assert "cannot be read" in str(not_a_plain_file(tmp_path / "circle"))
-    assert "cannot be read" in str(not_a_plain_file(tmp_path / "nul\0"))
-    assert "cannot be read" in str(not_a_plain_file(tmp_path / ("long" * 2000)))
-
-
-NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+    os.mkfifo(tmp_path / "pipe")
+    for name, target in (("to_file", "file"), ("to_pipe", "pipe"), ("circle", "circle")):
+        (tmp_path / name).symlink_to(target)
+    told = {
+        **dict.fromkeys(("file", "to_file"), "None"),
+        **dict.fromkeys(("pipe", "to_pipe"), "is a pipe"),
+        **dict.fromkeys(("circle", "nul\0", "long" * 2000), "cannot be read"),
+        ".": "is a directory",
+        "/dev/zero": "is a device",
+        "none": "there is no such file",
+    }
+    for name, words in told.items():
+        assert words in str(not_a_plain_file(tmp_path / name)), name
 
 
 def test_directories_of_the_same_second_are_numbered(tmp_path):
-    directories = [make_dated_directory(tmp_path, suffix=suffix, now=NOON) for suffix in ("", "", "", "_fast", "_fast")]
-    assert [directory.name.removeprefix("2026-11-21_12-00-00") for directory in directories] == [
-        *("", "_2", "_3"),
-        *("_fast", "_fast_2"),
-    ]
-    assert all(directory.is_dir() for directory in directories)
+    noon = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+    made = [make_dated_directory(tmp_path, suffix=suffix, now=noon) for suffix in ("", "", "", "_fast", "_fast")]
+    stamp = "2026-11-21_12-00-00"
+    assert [each.name for each in made] == [stamp + end for end in ("", "_2", "_3", "_fast", "_fast_2")]
+    assert all(each.is_dir() for each in made)

@@ -78,6 +78,9 @@ def main(argv: Sequence[str]) -> int:
         if not (old and equals and new):
             raise ConfigError(f"give OLD=NEW, two names of jobs, got '{text}'", key="--map")
         names[old] = new
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if options.github_summary and not summary:
+        raise ConfigError("needs GITHUB_STEP_SUMMARY, which GitHub sets", key="--github_summary")
     try:
         report = compare_directories(
             options.runs, question, baseline=options.baseline, names=names, partial=options.partial
@@ -89,12 +92,9 @@ def main(argv: Sequence[str]) -> int:
     directory = options.output_dir or options.runs[-1]
     way_out = None if options.output_dir else "name a directory with --output_dir"
     written = kept(lambda: comparison_files.write_comparison(directory, report)[0], way_out=way_out)
-    if options.github_summary:
-        text, path = comparison_files.markdown(report), os.environ.get("GITHUB_STEP_SUMMARY")
-        if not path:
-            raise ConfigError("needs GITHUB_STEP_SUMMARY, which GitHub sets", key="--github_summary")
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(text)
+    if options.github_summary and summary:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(comparison_files.markdown(report))
     if options.json:
         print_json(comparison_files.document(report))
     else:

@@ -19,15 +19,10 @@ def write_changed_run(
     turned_on: Mapping[str, Sequence[str]] | None = None,
     starts: int | None = None,
 ) -> Path:
-    """Write a run of the arms of one job.
+    """Write a run of the arms of one job: axis and level to the outcomes of the episodes, see `commit_lines`.
 
-    Args:
-        directory: Where to; it is made.
-        arms: Axis and level to the outcomes of the episodes, see `commit_lines`.
-        job: The job that they come from.
-        conditions: Axis to what its episodes start from, beside ``cube.x``; by default nothing.
-        turned_on: Axis to the variations that are on in its arm.
-        starts: How many starts each arm plays in turns; None where each episode has one of its own.
+    ``conditions`` and ``turned_on`` hold what episodes of an axis start from beside ``cube.x``, and the variations that
+    are on in its arm; ``starts`` is how many starts each arm plays in turns, None where each episode has its own.
     """
     directory.mkdir(parents=True)
     names = {(axis, level): f"{job}-{axis}-{level}" for axis, level in arms}

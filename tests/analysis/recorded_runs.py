@@ -25,12 +25,11 @@ def write_run(
     events: Mapping[int, EpisodeEvents] | None = None,
     **planned_as: Any,
 ) -> Path:
-    """Write a run.
+    """Write a run: name of a job to the outcomes of its episodes; ``mine:0`` is a task of the suite ``mine``.
 
     Args:
         directory: Where to; it is made where it is not there.
-        jobs: Name of a job to the outcomes of its episodes; ``mine:0`` is a task of the suite ``mine``, which is
-            another one than all others if it is called ``outside``.
+        jobs: See above; the suite is another one than all others if it is called ``outside``.
         moved: Episodes that start from another place, to that place, beside their index.
         told: Whether episodes say what they start from.
         condition: The condition that says it.
@@ -55,6 +54,7 @@ def write_run(
                 if told
                 else {},
                 episode_seed=index + first_seed,
+                seed=planned_as.get("seed", line.seed),
                 events=(events or {}).get(index),
             )
             for line in commit_lines(outcomes, job=name)

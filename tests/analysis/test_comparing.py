@@ -46,36 +46,23 @@ from tests.results.evidence import there
 from tests.tracking.runs import stopped_run
 
 
-def test_a_run_is_read_from_its_tables_and_without_them_alike(tmp_path):
-    directory = write_run(tmp_path / "run", {"lift": "sfes", "reach": "ff"}, events={1: failed_by("dropped")})
-    without = read_run(directory).arms
-    write_all_tables(directory)
-    from_tables = read_run(directory).arms
-    assert list(from_tables) == list(without) == ["lift", "reach"]
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_run_is_read_from_its_tables_and_without_them_alike(tmp_path, is_stopped):
+    if is_stopped:
+        stopped_run(tmp_path)
+    else:
+        write_run(tmp_path, {"lift": "sfes", "new": "ff"}, events={1: failed_by("dropped")})
+    without = read_run(tmp_path).arms
+    write_all_tables(tmp_path)
+    from_tables = read_run(tmp_path).arms
+    assert list(from_tables) == list(without)
     for name, arm in from_tables.items():
         for column, values in vars(arm.episodes).items():
             np.testing.assert_array_equal(values, getattr(without[name].episodes, column))
         assert arm.planned == without[name].planned
-
-
-def test_tables_that_are_damaged_or_old_are_not_read(tmp_path):
-    directory = write_run(tmp_path / "run", {"lift": "sf"})
-    write_all_tables(directory)
-    whole = (directory / "episodes.parquet").read_bytes()
-    (directory / "episodes.parquet").write_bytes(b"PAR1 no longer")
-    assert read_run(directory).arms["lift"].episodes.success.tolist() == [1.0, 0.0]
-    (directory / "episodes.parquet").write_bytes(whole)
-    commits = directory / "lift" / "episode_results_rank0.jsonl"
-    commits.write_text("".join(commits.read_text().splitlines(keepends=True)[:1]))
-    assert read_run(directory).arms["lift"].episodes.success.tolist() == [1.0]
-
-
-def test_of_a_job_that_was_stopped_only_the_episodes_of_its_decision_are_there(tmp_path):
-    stopped_run(tmp_path)
-    without = read_run(tmp_path).arms["new"]
-    write_all_tables(tmp_path)
-    from_tables = read_run(tmp_path).arms["new"]
-    for arm in (from_tables, without):
+    if is_stopped:
+        # Only the episodes of its decision are there.
+        arm = from_tables["new"]
         assert (arm.planned, arm.num_missing, arm.asked) == (7, 0, ("better",))
         assert arm.episodes.index.tolist() == list(range(7))
 
@@ -90,59 +77,39 @@ def test_what_is_missing_is_counted_and_a_job_that_does_not_measure_success_says
         read_run(tmp_path)
 
 
-def test_the_films_of_an_episode_are_found(tmp_path):
-    arm = arm_of(tmp_path / "run", "ss")
-    videos = tmp_path / "run" / "lift" / "videos"
-    videos.mkdir()
-    for name in (
-        "viewport-env0-episode-1.mp4",
-        "robot-cam-env0-wrist_cam_rgb-episode-1.mp4",
-        "viewport-env1-episode-0.mp4",
-    ):
-        (videos / name).touch()
-    assert [path.name for path in arm.videos[1]] == [
-        "robot-cam-env0-wrist_cam_rgb-episode-1.mp4",
-        "viewport-env0-episode-1.mp4",
-    ]
+PAIRS = {
+    "all": ("ssfft", "sfsft", {}, (1, 1, 1, 2), (0, 0), [0, 1, 2, 3, 4]),
+    # Episodes with an error are pairs that say nothing.
+    "errors": ("sefs", "ssef", {}, (1, 1, 0, 0), (0, 0), [0, 1, 2, 3]),
+    "alone": ("ss-s", "sss-sss", {}, (2, 0, 0, 0), (1, 4), [0, 1]),
+    # Of runs that go on, later ones are there because they ended soon.
+    "going on": ("sss-ss", "ssss-s", {"prefix_only": True}, (3, 0, 0, 0), None, [0, 1, 2]),
+}
+
+
+@pytest.mark.parametrize(("first", "second", "how", "counts", "alone", "indices"), PAIRS.values(), ids=PAIRS)
+def test_pairs_are_counted_by_how_both_episodes_came_out(tmp_path, first, second, how, counts, alone, indices):
+    matched = match(arm_of(tmp_path / "a", first), arm_of(tmp_path / "b", second), **how)
+    names = ("both", "only_first", "only_second", "neither")
+    assert matched.counts == PairCounts(**dict(zip(names, counts, strict=True)))
+    assert matched.first.index.tolist() == indices
+    assert alone in (None, (matched.only_first, matched.only_second))
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "counts", "alone"),
+    ("first", "second", "indices", "names"),
     [
-        ("ssfft", "sfsft", (1, 1, 1, 2), (0, 0)),
-        # Episodes with an error are pairs that say nothing.
-        ("sefs", "ssef", (1, 1, 0, 0), (0, 0)),
-        ("ss-s", "sss-sss", (2, 0, 0, 0), (1, 4)),
+        ({}, {"moved": {1: 0.51}}, [0, 2], ("cube.x",)),
+        ({"told": False}, {"told": False}, [0, 1, 2], None),
+        # Without conditions the seed of the episode stands for them.
+        ({"told": False}, {"told": False, "first_seed": 1}, [], ("episode_seed",)),
     ],
 )
-def test_pairs_are_counted_by_how_both_episodes_came_out(tmp_path, first, second, counts, alone):
-    matched = match(arm_of(tmp_path / "a", first), arm_of(tmp_path / "b", second))
-    names = ("both", "only_first", "only_second", "neither")
-    assert matched.counts == PairCounts(**dict(zip(names, counts, strict=True)))
-    assert len(matched) == sum(counts) + sum("e" in pair for pair in zip(first, second, strict=False))
-    assert (matched.only_first, matched.only_second) == alone
-
-
-def test_of_runs_that_go_on_only_the_episodes_before_the_first_gap_count(tmp_path):
-    """Later ones are there because they ended soon."""
-    first, second = arm_of(tmp_path / "a", "sss-ss"), arm_of(tmp_path / "b", "ssss-s")
-    assert match(first, second, prefix_only=True).first.index.tolist() == [0, 1, 2]
-
-
-def test_episodes_of_the_same_index_that_started_elsewhere_are_no_pair(tmp_path):
-    first = arm_of(tmp_path / "a", "sss")
-    second = arm_of(tmp_path / "b", "fff", moved={1: 0.51})
-    matched = match(first, second)
-    assert matched.first.index.tolist() == [0, 2]
-    assert matched.unequal == (UnequalConditions(episode_index=1, names=("cube.x",)),)
-
-
-def test_without_conditions_the_seed_of_the_episode_stands_for_them(tmp_path):
-    first, second = (arm_of(tmp_path / name, "sss", told=False) for name in ("a", "b"))
-    assert len(match(first, second)) == 3
-    matched = match(first, arm_of(tmp_path / "c", "sss", told=False, first_seed=1))
-    assert len(matched) == 0
-    assert matched.unequal[0].names == ("episode_seed",)
+def test_episodes_of_the_same_index_that_started_elsewhere_are_no_pair(tmp_path, first, second, indices, names):
+    matched = match(arm_of(tmp_path / "a", "sss", **first), arm_of(tmp_path / "b", "fff", **second))
+    assert matched.first.index.tolist() == indices
+    unequal = [UnequalConditions(episode_index=index, names=names) for index in range(3) if index not in indices]
+    assert list(matched.unequal) == unequal
 
 
 def test_jobs_of_unequal_tasks_say_what_differs(tmp_path):
@@ -159,12 +126,21 @@ def arms_of(tmp_path, **jobs: str):
 
 
 def test_the_best_is_chosen_by_even_episodes_and_scored_by_odd_ones(tmp_path):
-    choice = there(choose_best(arms_of(tmp_path / "run", a="sfsfsfsf", b="fsfsfsfs", c="ssssffff")))
+    run = run_of(tmp_path / "run", {"a": "sfsfsfsf", "b": "fsfsfsfs", "c": "ssssffff"})
+    choice = there(choose_best({name: [arm] for name, arm in run.arms.items()}))
     assert (choice.name, choice.chosen_among) == ("a", 3)
     assert (choice.rate_when_chosen, choice.episodes_when_chosen) == (1.0, 4)
     assert (choice.rate, choice.successes, choice.episodes) == (0.0, 0, 4)
-    assert "'a' was chosen: the best of 3 over the 4 episodes of even index, 100.0 %" in choice.sentence
-    assert "over the 4 of odd index, which nothing was chosen by: 0.0 % [0.0, 49.0]" in choice.sentence
+    for words in ("'a' was chosen: the best of 3 over the 4 episodes of even index", ": 0.0 % [0.0, 49.0]"):
+        assert words in choice.sentence
+    report = compare_with_job(run, "best", Question())
+    assert next(sentences(report)).startswith("'a' was chosen: the best of 3")
+    found = [(each.first.entry.name, each.second.entry.name, each.counts.total) for each in report.tasks]
+    assert found == [("b", "a", 4), ("c", "a", 4)]
+    assert report.tasks[0].difference == 1.0
+    # A job may be called so.
+    report = compare_with_job(run_of(tmp_path / "named", {"best": "ff", "b": "ss"}), "best", Question())
+    assert (report.choice, report.tasks[0].counts.total) == (None, 2)
 
 
 def test_of_equal_policies_the_first_is_chosen_errors_are_no_failures_and_every_task_weighs_the_same(tmp_path):
@@ -179,59 +155,25 @@ def test_of_equal_policies_the_first_is_chosen_errors_are_no_failures_and_every_
         assert (choice.name, choice.episodes_when_chosen) == (name, episodes)
 
 
-def test_one_episode_is_too_few_to_choose_and_score(tmp_path):
-    assert choose_best(arms_of(tmp_path / "1", a="s", b="f")) is None
-    run = run_of(tmp_path / "2", {"a": "s", "b": "f"})
-    with pytest.raises(NotComparableError, match="every job needs two that say whether they succeeded"):
-        compare_with_job(run, "best", Question())
-    assert leaderboard([run], Question()).winner is None
-
-
-def test_the_first_figure_is_too_good_and_the_second_is_not(tmp_path):
-    arm = arm_of(tmp_path / "run", "s" * 40)
-    generator, first, second = np.random.default_rng(0), [], []
-    for _ in range(200):
-        successes = generator.integers(0, 2, (10, 40)).astype(float)
-        entries = {
-            str(number): [dataclasses.replace(arm, episodes=dataclasses.replace(arm.episodes, success=each))]
-            for number, each in enumerate(successes)
-        }
-        choice = there(choose_best(entries))
-        first.append(choice.rate_when_chosen)
-        second.append(choice.rate)
-    # Ten policies that all succeed in half of the cases; a mean of 200 is known to about 0.008.
-    assert np.mean(first) > 0.62
-    assert np.mean(second) == pytest.approx(0.5, abs=0.02)
-
-
-def test_the_best_is_compared_over_the_other_half_alone(tmp_path):
-    report = compare_with_job(run_of(tmp_path / "run", {"a": "sfsfsfsf", "b": "fsfsfsfs"}), "best", Question())
-    assert report.choice is not None
-    assert (report.tasks[0].first.entry.name, report.tasks[0].second.entry.name) == ("b", "a")
-    assert (report.tasks[0].counts.total, report.tasks[0].difference) == (4, 1.0)
-    assert next(sentences(report)).startswith("'a' was chosen: the best of 2")
-
-
-def test_a_job_may_be_called_best(tmp_path):
-    report = compare_with_job(run_of(tmp_path / "run", {"best": "ff", "b": "ss"}), "best", Question())
-    assert report.choice is None
-    assert report.tasks[0].counts.total == 2
-
-
-def test_the_best_is_one_of_jobs_that_are_finished_and_measure_success(tmp_path):
-    with pytest.raises(
-        NotComparableError, match=r"has 1 of 3 episodes to go: finish it with .* resume .*; the best is"
-    ):
-        compare_with_job(run_of(tmp_path / "1", {"a": "ss-", "b": "ssf"}), "best", Question())
-    with pytest.raises(NotComparableError, match="does not measure success"):
-        compare_with_job(run_of(tmp_path / "2", {"a": "uuu", "b": "ssf"}), "best", Question())
-    with pytest.raises(ConfigError, match="--baseline: the best is chosen of jobs that are finished"):
-        compare_with_job(run_of(tmp_path / "3", {"a": "ss", "b": "sf"}), "best", Question(), partial=True)
+@pytest.mark.parametrize(
+    ("jobs", "how", "words"),
+    [
+        ({"a": "ss-", "b": "ssf"}, {}, "1 of 3 episodes to go: .* resume .*; the best is"),
+        ({"a": "uuu", "b": "ssf"}, {}, "does not measure success"),
+        ({"a": "ss", "b": "sf"}, {"partial": True}, "--baseline: the best is"),
+        ({"a": "s", "b": "f"}, {}, "every job needs two"),
+    ],
+)
+def test_the_best_is_one_of_jobs_that_are_finished_and_measure_success_often(tmp_path, jobs, how, words):
+    run = run_of(tmp_path, jobs)
+    with pytest.raises((NotComparableError, ConfigError), match=words):
+        compare_with_job(run, "best", Question(), **how)
 
 
 def test_the_first_place_is_scored_again_by_what_nothing_was_chosen_by(tmp_path):
     found = there(leaderboard([run_of(tmp_path / "run", {"a": "sfsfsfsf", "b": "ssssssss"})], Question()).winner)
     assert (found.name, found.rate_when_chosen, found.rate) == ("a", 1.0, 0.0)
+    assert leaderboard([run_of(tmp_path / "few", {"a": "s", "b": "f"})], Question()).winner is None
     half = not_chosen_by(arm_of(tmp_path / "arm", "sfsfs"))
     assert (half.episodes.index.tolist(), half.planned, half.num_missing) == ([1, 3], 2, 0)
 
@@ -241,36 +183,48 @@ def compared(tmp_path, first: str, second: str, **question):
     return compare_pairs(one, other, match(one, other), Question(**question))
 
 
-def test_a_candidate_that_wins_pairs_is_better_and_one_that_loses_them_worse(tmp_path):
-    found = compared(tmp_path, "ssssssss", "ffffffss")
-    assert (found.verdict, found.difference, found.mid_p) == (Verdict.BETTER, 0.75, pytest.approx(0.015625))
-    assert found.interval.low > 0
-    assert compared(tmp_path, "ffffffss", "ssssssss").verdict is Verdict.WORSE
+@pytest.mark.parametrize(
+    ("first", "second", "verdict", "difference"),
+    [
+        ("ssssssss", "ffffffss", Verdict.BETTER, 0.75),
+        ("ffffffss", "ssssssss", Verdict.WORSE, -0.75),
+        ("sssfsfsf", "ssfffsss", Verdict.UNDECIDED, 0.0),
+        ("ssssssff", "ssssffff", Verdict.UNDECIDED, 0.25),
+    ],
+)
+def test_who_wins_pairs_is_better_and_few_say_how_many_would_settle_it(tmp_path, first, second, verdict, difference):
+    found = compared(tmp_path, first, second)
+    assert (found.verdict, found.difference) == (verdict, difference)
+    assert (found.interval.low > 0) is (verdict is Verdict.BETTER)
+    if abs(difference) == 0.75:
+        assert found.mid_p == pytest.approx(0.015625)
+    if difference == 0.25:
+        needed, chances = there(found.pairs_needed), PairChances(only_first=0.25, only_second=0.0)
+        assert paired_power(needed, chances) >= 0.8 > paired_power(needed - 8, chances)
 
 
-def test_few_pairs_leave_it_undecided_and_say_how_many_would_settle_it(tmp_path):
-    found = compared(tmp_path, "sssfsfsf", "ssfffsss")
-    assert found.verdict is Verdict.UNDECIDED
-    found = compared(tmp_path, "ssssssff", "ssssffff")
-    assert found.pairs_needed is not None
-    chances = PairChances(only_first=0.25, only_second=0.0)
-    assert paired_power(found.pairs_needed, chances) >= 0.8 > paired_power(found.pairs_needed - 8, chances)
+def test_jobs_that_never_say_who_succeeded_cannot_be_compared(tmp_path):
+    with pytest.raises(ValueError, match="no pair tells"):
+        compared(tmp_path, "ee", "ss")
 
 
 def test_what_so_many_pairs_could_have_shown_shrinks_with_their_number(tmp_path):
-    few, many = compared(tmp_path, "sf" * 10, "sf" * 10), compared(tmp_path, "sf" * 100, "sf" * 100)
-    assert few.detectable is not None
-    assert many.detectable is not None
-    assert 0.0 < many.detectable < few.detectable < 1.0
+    few, many = (there(compared(tmp_path, "sf" * number, "sf" * number).detectable) for number in (10, 100))
+    assert 0.0 < many < few < 1.0
     assert compared(tmp_path, "sff", "sff").detectable is None
 
 
-def test_with_a_margin_the_interval_decides():
-    asked = Question(margin=0.05)
-    assert verdict_of(0.0, Interval(low=-0.04, high=0.04), 1.0, asked) is Verdict.NO_WORSE
-    assert verdict_of(-0.2, Interval(low=-0.3, high=-0.1), 0.0, asked) is Verdict.WORSE
-    assert verdict_of(-0.05, Interval(low=-0.1, high=-0.01), 0.01, asked) is Verdict.UNDECIDED
-    assert verdict_of(0.0, Interval(low=-0.1, high=0.1), 1.0, asked) is Verdict.UNDECIDED
+@pytest.mark.parametrize(
+    ("difference", "low", "high", "p_value", "verdict"),
+    [
+        (0.0, -0.04, 0.04, 1.0, Verdict.NO_WORSE),
+        (-0.2, -0.3, -0.1, 0.0, Verdict.WORSE),
+        (-0.05, -0.1, -0.01, 0.01, Verdict.UNDECIDED),
+        (0.0, -0.1, 0.1, 1.0, Verdict.UNDECIDED),
+    ],
+)
+def test_with_a_margin_the_interval_decides(difference, low, high, p_value, verdict):
+    assert verdict_of(difference, Interval(low=low, high=high), p_value, Question(margin=0.05)) is verdict
 
 
 def test_errors_are_left_out_and_bounded(tmp_path):
@@ -283,15 +237,12 @@ def test_lengths_are_compared_over_pairs_times_where_both_succeed_and_progress_w
     first, second = arm_of(tmp_path / "a", "ssfs"), arm_of(tmp_path / "b", "sffs")
     first.episodes.length[:] -= 3
     found = compare_pairs(first, second, match(first, second), Question())
-    assert found.length is not None
-    assert found.time_to_success is not None
-    assert (found.length.num_pairs, found.length.mean, found.time_to_success.num_pairs) == (4, -3.0, 2)
-    assert found.progress is None
+    length, time = there(found.length), there(found.time_to_success)
+    assert (length.num_pairs, length.mean, time.num_pairs, found.progress) == (4, -3.0, 2, None)
     for arm, values in ((first, (1.0, 1.0, 1.0, 1.0)), (second, (0.5, 0.25, 0.75, 0.5))):
         arm.episodes.metrics[:] = [json.dumps({"progress": value}) for value in values]
-    found = compare_pairs(first, second, match(first, second), Question())
-    assert found.progress is not None
-    assert (found.progress.first_mean, found.progress.second_mean, found.progress.mean) == (1.0, 0.5, 0.5)
+    progress = there(compare_pairs(first, second, match(first, second), Question()).progress)
+    assert (progress.first_mean, progress.second_mean, progress.mean) == (1.0, 0.5, 0.5)
 
 
 def test_a_family_is_judged_by_adjusted_values(tmp_path):
@@ -300,11 +251,6 @@ def test_a_family_is_judged_by_adjusted_values(tmp_path):
     new, *_ = compare_with_job(run, "old", Question()).tasks
     assert (new.mid_p, new.adjusted_p) == (pytest.approx(0.015625), pytest.approx(5 * 0.015625))
     assert new.verdict is Verdict.UNDECIDED
-
-
-def test_jobs_that_never_say_who_succeeded_cannot_be_compared(tmp_path):
-    with pytest.raises(ValueError, match="no pair tells a success from a failure"):
-        compared(tmp_path, "ee", "ss")
 
 
 def test_four_files_are_written_and_written_over(tmp_path):
@@ -317,14 +263,25 @@ def test_four_files_are_written_and_written_over(tmp_path):
     (task,) = said["tasks"]
     assert said["verdict"] == task["verdict"] == "better"
     assert task["counts"] == {"both": 2, "only_first": 6, "only_second": 0, "neither": 0}
-    assert task["exact_p"] == 0.03125
+    assert (task["exact_p"], task["measures"]["length"]["mean"]) == (0.03125, 0.0)
     assert task["discordant_episodes"] == {"candidate": [0, 1, 2, 3, 4, 5], "baseline": []}
-    assert task["measures"]["length"]["mean"] == 0.0
     assert "events" not in task
+    cells = ["8", "100.0", "25.0", "2", "6", "0", "0", "+75.0 [+28.0, +92.9]", "0.0156", "0.0156", "better"]
     assert text.read_text().startswith("**better**\n\n| task | pairs |")
-    assert "| 8 | 100.0 | 25.0 |" in text.read_text()
+    assert f" | {' | '.join(cells)} |" in text.read_text()
+    assert rates_table(report).iloc[0].tolist()[1:] == cells
     assert r"lift\_50\% & 8 & 100.0" in latex.read_text()
     assert latex.read_text().count(r"\\") == 2
+
+
+def test_several_tasks_have_two_lines_for_all_of_them_and_measures_lines_of_their_own(tmp_path):
+    report = table_report_of(tmp_path, {"a": "ss", "b": "sf"}, {"a": "sf", "b": "sf"}, alpha=0.01)
+    table = rates_table(report)
+    assert table["task"].tolist() == ["a", "b", "all pairs together", "mean of the tasks"]
+    assert table.iloc[2, 1:4].tolist() == ["4 (2 distinct)", "75.0", "50.0"]
+    assert "difference [99 %]" in table
+    assert set(measures_table(report)["measure"]) == {"length", "length where both succeed", "return"}
+    assert events_table(report).empty
 
 
 def table_report_of(tmp_path, candidate: dict[str, str], baseline: dict[str, str], **question) -> ComparisonReport:
@@ -333,79 +290,33 @@ def table_report_of(tmp_path, candidate: dict[str, str], baseline: dict[str, str
     )
 
 
-def test_a_line_holds_counts_rates_difference_and_verdict(tmp_path):
-    table = rates_table(table_report_of(tmp_path, {"lift": "s" * 8}, {"lift": "f" * 6 + "ss"}))
-    assert table.iloc[0].to_dict() == {
-        "task": "lift",
-        "pairs": "8",
-        "candidate %": "100.0",
-        "baseline %": "25.0",
-        "both": "2",
-        "only candidate": "6",
-        "only baseline": "0",
-        "neither": "0",
-        "difference [95 %]": "+75.0 [+28.0, +92.9]",
-        "mid-p": "0.0156",
-        "Holm": "0.0156",
-        "verdict": "better",
-    }
+SENTENCES = {
+    "discordant": ("sssssssf", "sffffffs", {}, "only the candidate succeeds in 1, 2, 3, 4, 5 and 1 more"),
+    "other": ("sssssssf", "sffffffs", {}, "only the baseline succeeds in 7"),
+    "film": ("sssssssf", "sffffffs", {}, "/viewport-env0-episode-2.mp4"),
+    "power": ("sf" * 20, "sf" * 20, {}, "lift: 40 pairs find a difference of "),
+    "alike": ("sf" * 20, "sf" * 20, {}, "no pair differs"),
+    "errors": ("sesss", "sssssss", {"moved": {3: 0.1}}, "1 pairs with an error are left out"),
+    "unequal": ("sesss", "sssssss", {"moved": {3: 0.1}}, "their conditions differ: episodes 3 (cube.x)"),
+    "alone": ("sesss", "sssssss", {"moved": {3: 0.1}}, "2 episodes of the baseline have no counterpart"),
+}
 
 
-def test_several_tasks_have_two_lines_for_all_of_them(tmp_path):
-    table = rates_table(table_report_of(tmp_path, {"a": "ss", "b": "sf"}, {"a": "sf", "b": "sf"}))
-    assert table["task"].tolist() == ["a", "b", "all pairs together", "mean of the tasks"]
-    assert table.iloc[2, 1:4].tolist() == ["4 (2 distinct)", "75.0", "50.0"]
-
-
-def test_the_level_of_the_interval_is_the_one_asked_for_and_measures_have_lines_of_their_own(tmp_path):
-    report = table_report_of(tmp_path, {"lift": "sss"}, {"lift": "sff"}, alpha=0.01)
-    assert "difference [99 %]" in rates_table(report)
-    assert measures_table(report)["measure"].tolist() == ["length", "length where both succeed", "return"]
-    assert events_table(report).empty
-
-
-def test_sentences_tell_which_pairs_differ_and_where_their_films_are(tmp_path):
-    report = table_report_of(tmp_path, {"lift": "sssssssf"}, {"lift": "sffffffs"})
-    videos = tmp_path / "baseline" / "lift" / "videos"
-    videos.mkdir()
-    (videos / "viewport-env0-episode-2.mp4").touch()
-    told = list(sentences(report))
-    assert "lift: only the candidate succeeds in 1, 2, 3, 4, 5 and 1 more" in told
-    assert "lift: only the baseline succeeds in 7" in told
-    assert f"    episode 2: {videos / 'viewport-env0-episode-2.mp4'}" in told
-
-
-def test_sentences_tell_what_so_many_pairs_could_show(tmp_path):
-    (first,) = [
-        line for line in sentences(table_report_of(tmp_path, {"a": "sf" * 20}, {"a": "sf" * 20})) if " pairs " in line
-    ]
-    assert first.startswith("a: 40 pairs find a difference of ")
-    assert first.endswith("no pair differs")
+@pytest.mark.parametrize(("candidate", "baseline", "how", "words"), SENTENCES.values(), ids=SENTENCES)
+def test_sentences_tell_pairs_films_power_errors_and_unequal_conditions(tmp_path, candidate, baseline, how, words):
+    first = run_of(tmp_path / "candidate", {"lift": candidate}, **how)
+    second = write_run(tmp_path / "baseline", {"lift": baseline})
+    (second / "lift" / "videos").mkdir()
+    (second / "lift" / "videos" / "viewport-env0-episode-2.mp4").touch()
+    assert any(words in line for line in sentences(compare_runs(first, read_run(second), Question())))
 
 
 def test_a_sentence_tells_a_return_that_differs_where_success_does_not_decide(tmp_path):
-    runs = []
-    for name, more in (("old", 0.0), ("new", 1.5)):
-        runs.append(read_run(write_run(tmp_path / name, {"lift": "sf" * 6})))
-        episodes = runs[-1].arms["lift"].episodes
-        better = dataclasses.replace(episodes, episode_return=episodes.episode_return + more + 0.01 * episodes.index)
-        arm = dataclasses.replace(runs[-1].arms["lift"], episodes=better if more else episodes)
-        runs[-1] = dataclasses.replace(runs[-1], arms={"lift": arm})
-    told = [line for line in sentences(compare_runs(runs[1], runs[0], Question())) if "success aside" in line]
-    assert len(told) == 1
-    assert told[0].startswith("lift: success aside, they differ: return 7.055 against 5.5, +1.555 [+1.53")
-    assert told[0].endswith("] (95 %)")
-
-
-def test_sentences_tell_errors_and_unequal_conditions(tmp_path):
-    candidate = run_of(tmp_path / "candidate", {"lift": "sesss"}, moved={3: 0.1})
-    baseline = run_of(tmp_path / "baseline", {"lift": "sssssss"})
-    told = list(sentences(compare_runs(candidate, baseline, Question())))
-    assert any(
-        "1 pairs with an error are left out; however they had ended, the difference would be" in line for line in told
-    )
-    assert "lift: no pairs, because their conditions differ: episodes 3 (cube.x)" in told
-    assert "lift: 2 episodes of the baseline have no counterpart" in told
+    new, old = (run_of(tmp_path / name, {"lift": "sf" * 6}) for name in ("new", "old"))
+    episodes = new.arms["lift"].episodes
+    episodes.episode_return[:] += 1.5 + 0.01 * episodes.index
+    [told] = [line for line in sentences(compare_runs(new, old, Question())) if "success aside" in line]
+    assert ": return 7.055 against 5.5, +1.555 [+1.53" in told
 
 
 def test_what_happened_is_a_table_of_its_own_and_what_tells_the_two_apart_is_said(tmp_path):
@@ -418,7 +329,7 @@ def test_what_happened_is_a_table_of_its_own_and_what_tells_the_two_apart_is_sai
         ["lift", "dropped", "10", "9", "0", "9", "0", "0.0020", "0.0039"],
         ["lift", "almost", "10", "0", "1", "0", "1", "0.5000", "0.5000"],
     ]
-    assert "lift: events that tell candidate and baseline apart: dropped (9 against 0)" in sentences(report)
+    assert any(line.endswith(": dropped (9 against 0)") for line in sentences(report))
 
 
 def test_holms_values_are_those_of_statsmodels_and_what_never_differs_is_found_out():
@@ -431,26 +342,14 @@ def test_holms_values_are_those_of_statsmodels_and_what_never_differs_is_found_o
     assert signed_rank_p([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == pytest.approx(0.03125)
 
 
-def test_the_interval_of_a_mean_holds_it_and_is_the_same_each_time():
-    values = np.random.default_rng(2).exponential(2.0, 60).tolist()
-    interval = there(mean_interval(values))
-    assert interval.low < np.mean(values) < interval.high
-    assert interval == mean_interval(values)
-    # An exponential's tail is on the right, and the interval reaches further to that side.
-    assert interval.high - np.mean(values) > np.mean(values) - interval.low
-
-
 @pytest.mark.parametrize("draw", ["exponential", "standard_normal", "standard_cauchy"])
 def test_the_interval_of_many_values_is_that_of_many_resamples(draw):
     values = np.clip(getattr(np.random.default_rng(4), draw)(size=1_000), -30.0, 30.0)
-    found, drawn = (
-        there(mean_interval(values.tolist())),
-        bootstrap((values,), np.mean, n_resamples=20_000, rng=np.random.default_rng(5), batch=1_000),
-    )
-    standard_error = values.std() / np.sqrt(1_000)
+    found, random = there(mean_interval(values.tolist())), np.random.default_rng(5)
+    drawn = bootstrap((values,), np.mean, n_resamples=20_000, rng=random, batch=1_000).confidence_interval
     # So many resamples know an end to about 0.03 standard errors.
-    assert found.low == pytest.approx(drawn.confidence_interval.low, abs=0.05 * standard_error)
-    assert found.high == pytest.approx(drawn.confidence_interval.high, abs=0.05 * standard_error)
+    near = 0.05 * values.std() / np.sqrt(1_000)
+    assert (found.low, found.high) == (pytest.approx(drawn.low, abs=near), pytest.approx(drawn.high, abs=near))
 
 
 def test_every_task_weighs_the_same_however_many_episodes_it_has():
@@ -460,14 +359,3 @@ def test_every_task_weighs_the_same_however_many_episodes_it_has():
     # Only the hard task has a spread: half of 1.96 standard errors of 20 coins.
     assert interval.high - interval.low == pytest.approx(1.96 * np.sqrt(0.25 / 20), abs=0.03)
     assert mean_of_tasks_interval({"easy": [], "hard": [1.0]}) is None
-
-
-def test_both_ways_of_drawing_resamples_agree():
-    generator = np.random.default_rng(3)
-    coarse = generator.integers(0, 2, 400).astype(float)
-    fine = coarse + generator.normal(0.0, 1e-6, 400)
-    first, second = (
-        there(mean_of_tasks_interval({"task": coarse.tolist()})),
-        there(mean_of_tasks_interval({"task": fine.tolist()})),
-    )
-    assert (first.low, first.high) == pytest.approx((second.low, second.high), abs=0.006)

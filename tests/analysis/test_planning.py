@@ -37,22 +37,6 @@ from tests.analysis.recorded_runs import arm_of, run_of
 from tests.results.evidence import there
 
 
-@pytest.mark.parametrize(
-    ("rates", "num_pairs", "independent", "half_alike"),
-    [
-        ((0.9, 0.7), 100, 0.95, 0.99),
-        ((0.8, 0.7), 100, 0.35, 0.53),
-        ((0.8, 0.7), 200, 0.64, 0.85),
-        ((0.8, 0.7), 500, 0.95, 1.0),
-    ],
-)
-def test_the_power_of_pairs_is_that_of_simulations(rates, num_pairs, independent, half_alike):
-    for agreement, simulated in ((0.0, independent), (0.5, half_alike)):
-        power = paired_power(num_pairs, pair_chances(*rates, agreement=agreement))
-        # Four thousand simulated runs, rounded to two digits.
-        assert power == pytest.approx(simulated, abs=0.02)
-
-
 def test_the_power_of_pairs_counts_exactly_what_the_test_rejects():
     chances, num_pairs, power = PairChances(only_first=0.4, only_second=0.15), 9, 0.0
     for wins in range(num_pairs + 1):
@@ -71,11 +55,11 @@ def test_boschloos_test_needs_33_episodes_and_keeps_its_level():
 
 
 def test_the_region_of_boschloos_test_is_that_of_its_p_values():
-    region = boschloo_region(7)
-    for first in range(8):
-        for second in range(8):
+    region = boschloo_region(5)
+    for first in range(6):
+        for second in range(6):
             # scipy gives no number if all episodes end alike.
-            p_value = np.nan_to_num(boschloo_exact([[first, second], [7 - first, 7 - second]]).pvalue, nan=1.0)
+            p_value = np.nan_to_num(boschloo_exact([[first, second], [5 - first, 5 - second]]).pvalue, nan=1.0)
             if abs(p_value - 0.05) > 0.002:  # scipy searches for the worst rate on a grid of its own
                 assert region[first, second] == (p_value <= 0.05), (first, second, p_value)
 
@@ -161,43 +145,34 @@ def test_where_all_conditions_differ_it_is_mcnemars_test_and_where_no_pair_does_
 
 
 def test_pairs_that_are_repeated_widen_the_interval_to_that_of_the_different_ones():
-    once = PairCounts(both=4, only_first=3, only_second=1, neither=2)
-    often = PairCounts(both=20, only_first=15, only_second=5, neither=10)
-    expected, found = (
-        there(paired_difference_interval(once)),
-        there(paired_difference_interval(often, design_effect=5.0)),
-    )
+    expected = there(paired_difference_interval(counts(4, 3, 1, 2)))
+    found = there(paired_difference_interval(counts(20, 15, 5, 10), design_effect=5.0))
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
-# Comparisons of episodes that repeat conditions: no surer than the conditions allow, and every figure says so.
-
-
 def test_two_starts_that_are_played_twenty_times_are_two_pairs(tmp_path):
-    new, old = (arm_of(tmp_path / name, letter * 40, starts=2) for name, letter in (("new", "s"), ("old", "f")))
-    found = compare_pairs(new, old, match(new, old), Question())
-    assert (found.counts.total, found.distinct, found.verdict) == (40, 2, Verdict.UNDECIDED)
-    assert (found.mid_p, found.exact_p) == pytest.approx((0.25, 0.5))
-    two = arm_of(tmp_path / "two", "ss"), arm_of(tmp_path / "of", "ff")
-    expected = compare_pairs(*two, match(*two), Question())
-    assert (found.interval.low, found.interval.high) == pytest.approx((expected.interval.low, expected.interval.high))
-    assert found.intervals[0].low == pytest.approx(expected.intervals[0].low)
-    assert found.detectable == expected.detectable
-    assert found.length is not None
-    assert expected.length is not None
-    assert found.length.p_value == expected.length.p_value
+    often, once = (
+        compare_pairs(new, old, match(new, old), Question())
+        for number in (20, 1)
+        for new, old in [[arm_of(tmp_path / f"{who}{number}", who * 2 * number, starts=2) for who in "sf"]]
+    )
+    assert (often.counts.total, often.distinct, often.verdict) == (40, 2, Verdict.UNDECIDED)
+    assert (often.mid_p, often.exact_p) == pytest.approx((0.25, 0.5))
+    assert (often.interval.low, often.interval.high) == pytest.approx((once.interval.low, once.interval.high))
+    assert often.intervals[0].low == pytest.approx(once.intervals[0].low)
+    assert often.detectable == once.detectable
+    assert there(often.length).p_value == there(once.length).p_value
 
 
-def test_a_comparison_says_how_many_different_conditions_its_pairs_have(tmp_path):
+def test_a_comparison_says_how_many_different_conditions_its_pairs_have_where_some_repeat(tmp_path):
     run = run_of(tmp_path / "run", {"old": "sf" * 4, "new": "s" * 8, "other": "f" * 8}, starts=4)
     report = compare_with_job(run, "old", Question())
     told = list(sentences(report))
-    assert "new / old: 8 pairs have 4 different conditions and count as a sample of these" in told
     # The baseline's episodes are in the pairs of both candidates.
-    assert "together: 16 pairs have 4 different conditions and count as a sample of these" in told
+    for words in ("new / old: 8 pairs have 4 different conditions", "together: 16 pairs have 4 different conditions"):
+        assert any(line.startswith(words) for line in told)
     said = json.loads(json_text(document(report)))
-    assert [task["distinct_conditions"] for task in said["tasks"]] == [4, 4]
-    assert said["together"]["distinct_conditions"] == 4
+    assert [each["distinct_conditions"] for each in (*said["tasks"], said["together"])] == [4, 4, 4]
     write_comparison(tmp_path, report)
     header, *lines = (tmp_path / "comparison.csv").read_text().splitlines()
     assert header.endswith(",distinct_conditions")
@@ -205,10 +180,7 @@ def test_a_comparison_says_how_many_different_conditions_its_pairs_have(tmp_path
     for name, between in (("comparison.md", " | "), ("comparison.tex", " & ")):
         assert f"{between}8 (4 distinct){between}" in (tmp_path / name).read_text()
         assert f"{between}16 (4 distinct){between}" in (tmp_path / name).read_text()
-
-
-def test_a_comparison_without_repeats_says_nothing_of_them(tmp_path):
-    report = compare_with_job(run_of(tmp_path / "run", {"old": "sf" * 4, "new": "s" * 8}), "old", Question())
+    report = compare_with_job(run_of(tmp_path / "other", {"old": "sf" * 4, "new": "s" * 8}), "old", Question())
     write_comparison(tmp_path, report)
     assert "distinct" not in (tmp_path / "comparison.csv").read_text() + (tmp_path / "comparison.json").read_text()
     assert not any("different conditions" in line for line in sentences(report))
@@ -224,15 +196,16 @@ def test_places_of_a_leaderboard_stand_on_different_conditions(tmp_path):
 
 
 def test_the_best_is_not_scored_by_conditions_that_it_was_chosen_by(tmp_path):
-    run = run_of(tmp_path / "turns", {"a": "sf" * 4, "b": "fs" * 4}, starts=2)
-    choice = there(choose_best({name: [arm] for name, arm in run.arms.items()}))
+    def best(**jobs: str):
+        arms = run_of(tmp_path / "-".join(jobs), jobs, starts={"a": 2, "same": 1}.get(next(iter(jobs)))).arms
+        return choose_best({name: [arm] for name, arm in arms.items()}), arms
+
+    choice, arms = best(a="sf" * 4, b="fs" * 4)
+    choice = there(choice)
     assert (choice.name, choice.rate_when_chosen, choice.rate, choice.episodes) == ("a", 1.0, 0.0, 4)
-    assert "over the 4 of odd index (1 different condition), which nothing was chosen by" in choice.sentence
-    assert choice.tied == ()
-    assert len(not_chosen_by(run.arms["a"]).episodes) == 4
-    tied = run_of(tmp_path / "tied", {"b": "sfss", "c": "fsfs", "a": "ssss"})
-    choice = there(choose_best({name: [arm] for name, arm in tied.arms.items()}))
+    assert "over the 4 of odd index (1 different condition)" in choice.sentence
+    assert (choice.tied, len(not_chosen_by(arms["a"]).episodes)) == ((), 4)
+    choice = there(best(b="sfss", c="fsfs", a="ssss")[0])
     assert (choice.name, choice.tied) == ("b", ("a",))
-    assert "100.0 %, as good as a, and first in the run; scored again" in choice.sentence
-    same = run_of(tmp_path / "same", {"a": "ssss", "b": "ffff"}, starts=1)
-    assert choose_best({name: [arm] for name, arm in same.arms.items()}) is None
+    assert "100.0 %, as good as a, and first in the run" in choice.sentence
+    assert best(same="ssss", other="ffff")[0] is None

@@ -19,8 +19,8 @@ from isaaclab_arena.storage.contents import Contents
 from tests.analysis.recorded_runs import run_of
 
 
-def runs(tmp_path, candidate: dict[str, str], baseline: dict[str, str]):
-    return run_of(tmp_path / "candidate", candidate), run_of(tmp_path / "baseline", baseline)
+def runs(tmp_path, candidate: dict[str, str], baseline: dict[str, str], **how: Any) -> tuple[ReadRun, ReadRun]:
+    return run_of(tmp_path / "candidate", candidate, **how), run_of(tmp_path / "baseline", baseline)
 
 
 def test_jobs_of_the_same_name_are_compared_as_one_family(tmp_path):
@@ -34,6 +34,10 @@ def test_jobs_of_the_same_name_are_compared_as_one_family(tmp_path):
     assert report.together is not None
     assert report.together.counts.total == 16
     assert report.together.difference == report.together.mean_of_tasks == 0.5
+
+
+OLD = {"old:0": "sf" * 4, "old:1": "ffff", "old:2": "ss"}
+NEW = {"new:0": "s" * 8, "new:1": "ssss", "new:3": "ss"}
 
 
 SAME, UNSURE = {"lift": "s" * 200, "reach": "s" * 200}, {"lift": "s" * 200, "reach": "s" * 10 + "f" * 5}
@@ -51,46 +55,48 @@ def test_one_task_that_is_worse_or_unsure_decides_the_verdict(tmp_path, candidat
     assert compare_runs(*runs(tmp_path, candidate, baseline), Question(margin=margin)).verdict is verdict
 
 
-def test_jobs_that_only_one_run_has_are_told(tmp_path):
-    report = compare_runs(*runs(tmp_path, {"lift": "ss", "new": "s"}, {"lift": "sf", "a": "s", "b": "s"}), Question())
-    assert report.notes == ("only the candidate has 'new'", "only the baseline has 'a', 'b'")
-
-
 def test_jobs_may_be_named_to_belong_together(tmp_path):
-    candidate, baseline = runs(tmp_path, {"lift-new": "ss"}, {"lift-old": "sf"})
-    with pytest.raises(NotComparableError, match=r"have no job of the same name; .* --map OLD=NEW"):
-        compare_runs(candidate, baseline, Question())
-    report = compare_runs(candidate, baseline, Question(), names={"lift-old": "lift-new"})
+    candidate, baseline = runs(tmp_path, {"new": "ss"}, {"old": "sf", "a": "s", "b": "s"})
+    report = compare_runs(candidate, baseline, Question(), names={"old": "new"})
     assert report.tasks[0].counts.total == 2
-    with pytest.raises(ConfigError, match="there is no job 'lift'"):
-        compare_runs(candidate, baseline, Question(), names={"lift-old": "lift"})
+    with pytest.raises(ConfigError, match="no job 'lift'"):
+        compare_runs(candidate, baseline, Question(), names={"old": "lift"})
+
+
+REFUSED = {
+    "other names": ({"new": "ss"}, {"old": "sf"}, {}, "no job of the same name; .* --map OLD=NEW"),
+    "not finished": ({"lift": "ss-s"}, {"lift": "sfff"}, {}, "lift has 1 of 4 episodes to go: .* resume "),
+    "other starts": ({"lift": "ss"}, {"lift": "ss"}, {"moved": {0: 0.1, 1: 0.2}}, r"2 differ in cube\.x"),
+    "no success": ({"lift": "uu"}, {"lift": "uu"}, {}, "neither measures success; mean return .* over 2 pairs"),
+    "other suites": ({**NEW, "third:0": "s" * 8}, OLD, {}, "no job of the same name"),
+    "another protocol": (
+        NEW,
+        OLD,
+        {"environment_args": {"protocol": "strict"}},
+        "not the same task: protocol 'strict'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("candidate", "baseline", "how", "words"), REFUSED.values(), ids=REFUSED)
+def test_runs_that_cannot_be_compared_are_refused_and_say_why(tmp_path, candidate, baseline, how, words):
+    with pytest.raises(NotComparableError, match=words):
+        compare_runs(*runs(tmp_path, candidate, baseline, **how), Question())
+
+
+def test_what_there_is_of_runs_is_compared_where_that_will_do_and_a_job_without_success_is_left_out(tmp_path):
+    candidate, baseline = runs(tmp_path, {"lift": "ss-s", "reach": "uu", "a": "s"}, {"lift": "sfff", "reach": "uu"})
+    report = compare_runs(candidate, baseline, Question(), partial=True)
+    assert report.notes[0] == "only the candidate has 'a'"
+    assert [(each.first.entry.name, each.counts.total) for each in report.tasks] == [("lift", 2)]
+    assert "neither measures success" in report.refused[0].reason
 
 
 def test_a_job_is_the_baseline_of_the_others_of_its_task(tmp_path):
     report = compare_with_job(run_of(tmp_path / "run", {"old": "sf", "a": "ss", "b": "ff"}), "old", Question())
     assert [each.first.entry.name for each in report.tasks] == ["a", "b"]
-    with pytest.raises(NotComparableError, match="there is no other job"):
+    with pytest.raises(NotComparableError, match="no other job"):
         compare_with_job(run_of(tmp_path / "alone", {"old": "sf"}), "old", Question())
-
-
-def test_a_job_that_is_not_finished_is_refused_unless_what_there_is_will_do(tmp_path):
-    candidate, baseline = runs(tmp_path, {"lift": "ss-s"}, {"lift": "sfff"})
-    with pytest.raises(NotComparableError, match=r"lift has 1 of 4 episodes to go: finish it with .* resume "):
-        compare_runs(candidate, baseline, Question())
-    assert compare_runs(candidate, baseline, Question(), partial=True).tasks[0].counts.total == 2
-
-
-def test_jobs_without_one_pair_say_why(tmp_path):
-    candidate = run_of(tmp_path / "candidate", {"lift": "ss"}, moved={0: 0.1, 1: 0.2})
-    baseline = run_of(tmp_path / "baseline", {"lift": "ss"})
-    with pytest.raises(NotComparableError, match=r"2 differ in cube\.x"):
-        compare_runs(candidate, baseline, Question())
-    with pytest.raises(NotComparableError, match=r"neither measures success; mean return .* over 2 pairs"):
-        compare_runs(*runs(tmp_path / "1", {"lift": "uu"}, {"lift": "uu"}), Question())
-    both = runs(tmp_path / "2", {"lift": "ss", "reach": "uu"}, {"lift": "sf", "reach": "uu"})
-    report = compare_runs(*both, Question())
-    assert [each.first.entry.name for each in report.tasks] == ["lift"]
-    assert "neither measures success" in report.refused[0].reason
 
 
 def changed(run: ReadRun, **said: Any) -> ReadRun:
@@ -110,10 +116,6 @@ def test_the_same_policy_on_both_sides_and_versions_that_differ_are_told(tmp_pat
     assert note == "torch was None for the baseline and 3.0 for the candidate"
 
 
-OLD = {"old:0": "sf" * 4, "old:1": "ffff", "old:2": "ss"}
-NEW = {"new:0": "s" * 8, "new:1": "ssss", "new:3": "ss"}
-
-
 def pairs(report) -> list[tuple[str, str]]:
     return [(each.first.entry.name, each.second.entry.name) for each in report.tasks]
 
@@ -125,27 +127,16 @@ def test_a_suite_of_a_run_is_judged_by_another_task_by_task(tmp_path):
     assert report.together is not None
     assert report.together.counts.total == 12
     assert report.together.mean_of_tasks == 0.75
-    with pytest.raises(ConfigError, match="there is no job 'odl'"):
+    with pytest.raises(ConfigError, match="no job 'odl'"):
         compare_with_job(run, "odl", Question())
     with pytest.raises(NotComparableError, match="nothing can be compared"):
         compare_with_job(run_of(tmp_path / "alone", OLD), "old", Question())
 
 
 def test_the_only_suites_of_two_runs_are_compared_and_others_by_their_names(tmp_path):
-    candidate, baseline = runs(tmp_path / "1", NEW, OLD)
-    assert pairs(compare_runs(candidate, baseline, Question())) == [("new:0", "old:0"), ("new:1", "old:1")]
-    two, other = runs(tmp_path / "2", {**NEW, "third:0": "s" * 8}, OLD)
-    with pytest.raises(NotComparableError, match="have no job of the same name"):
-        compare_runs(two, other, Question())
-    report = compare_runs(two, other, Question(), names={"old": "third"})
-    assert pairs(report) == [("third:0", "old:0")]
-
-
-def test_suites_that_were_played_differently_are_refused_with_the_difference(tmp_path):
-    candidate = run_of(tmp_path / "candidate", NEW, environment_args={"protocol": "strict"})
-    baseline = run_of(tmp_path / "baseline", OLD, environment_args={"protocol": "openpi"})
-    with pytest.raises(NotComparableError, match="not the same task: protocol 'strict' and 'openpi'"):
-        compare_runs(candidate, baseline, Question())
+    assert pairs(compare_runs(*runs(tmp_path / "1", NEW, OLD), Question())) == [("new:0", "old:0"), ("new:1", "old:1")]
+    two = runs(tmp_path / "2", {**NEW, "third:0": "s" * 8}, OLD)
+    assert pairs(compare_runs(*two, Question(), names={"old": "third"})) == [("third:0", "old:0")]
 
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -188,13 +179,6 @@ def test_a_png_shows_a_mark_where_it_is(mark, inside, outside):
     assert shown[outside].tolist() == [255, 255, 255]
 
 
-@pytest.mark.parametrize(("anchor", "left"), [("start", False), ("end", True)])
-def test_words_begin_or_end_at_their_point(anchor, left):
-    dark = pixels(picture(Words(at=(30, 25), text="xxx", colour="#000000", anchor=anchor))).min(axis=2) < 128
-    assert dark[:, :29].any() == left
-    assert dark[:, 31:].any() != left
-
-
 def test_runs_are_ordered_by_the_mean_of_the_tasks_that_all_of_them_have(tmp_path):
     # Three quarters of all its episodes succeed, but only one of its two tasks does.
     uneven = run_of(tmp_path / "uneven", {"easy": "s" * 30, "hard": "f" * 10})
@@ -220,18 +204,20 @@ def test_jobs_of_one_run_are_policies_and_those_that_cannot_be_told_apart_are_na
     assert [place.rank for place in equal.places] == [1, 1, 3]
 
 
-def test_policies_that_cannot_be_compared_are_refused(tmp_path):
-    one, other = run_of(tmp_path / "1", {"a": "ss"}), run_of(tmp_path / "2", {"b": "ss"})
-    moved = run_of(tmp_path / "3", {"a": "ss"}, moved={0: 0.1, 1: 0.1})
-    unfinished, unmeasured = (run_of(tmp_path / each, {"a": "ss", "b": each}) for each in ("s-", "uu"))
-    for compared, reason in (
-        ([unfinished], "b has 1 episodes to go"),
-        ([unmeasured], "b does not measure success"),
-        ([one, other], "no job that all"),
-        ([one, moved], "the same conditions"),
-    ):
-        with pytest.raises(NotComparableError, match=reason):
-            leaderboard(compared, Question())
+RANKED = {
+    "unfinished": ([{"a": "ss", "b": "s-"}], {}, "b has 1 episodes to go"),
+    "unmeasured": ([{"a": "ss", "b": "uu"}], {}, "b does not measure success"),
+    "other jobs": ([{"a": "ss"}, {"b": "ss"}], {}, "no job that all"),
+    "other starts": ([{"a": "ss"}, {"a": "ss"}], {"moved": {0: 0.1, 1: 0.1}}, "the same conditions"),
+    "other tasks": ([{"a:0": "s", "b:1": "s"}], {}, "no task that all"),
+}
+
+
+@pytest.mark.parametrize(("jobs", "how", "words"), RANKED.values(), ids=RANKED)
+def test_policies_that_cannot_be_ranked_are_refused(tmp_path, jobs, how, words):
+    compared = [run_of(tmp_path / str(at), each, **(how if at else {})) for at, each in enumerate(jobs)]
+    with pytest.raises(NotComparableError, match=words):
+        leaderboard(compared, Question())
 
 
 def test_suites_of_a_run_are_policies_ordered_by_the_mean_of_their_tasks(tmp_path):
@@ -243,12 +229,3 @@ def test_suites_of_a_run_are_policies_ordered_by_the_mean_of_their_tasks(tmp_pat
         ("bad", 0.25, 19),
     ]
     assert found.places[1].mean_interval == mean_rate_interval([(0, 9), (5, 10)])
-    with pytest.raises(NotComparableError, match="no task that all of them have"):
-        leaderboard([run_of(tmp_path / "other", {"a:0": "s", "b:1": "s"})], Question())
-
-
-def test_runs_of_one_suite_each_are_ordered_whatever_their_jobs_are_called(tmp_path):
-    one, other = (run_of(tmp_path / name, {f"{name}:0": outcomes}) for name, outcomes in {"a": "sf", "b": "ss"}.items())
-    found = leaderboard([one, other], Question())
-    assert [place.name for place in found.places] == [str(tmp_path / "b"), str(tmp_path / "a")]
-    assert found.tasks == ("0",)

@@ -48,6 +48,21 @@ def evaluate(tmp_path) -> Evaluations:
     return Evaluations(tmp_path)
 
 
+@pytest.fixture
+def edited(evaluate) -> Callable[..., tuple[list[int], set[str]]]:
+    """Evaluate before and after an edit, which counts in numbers and hashes; return those of after."""
+
+    def edited(edit: Callable[[], object], **options: Any) -> tuple[list[int], set[str]]:
+        before, known_by = evaluate(**options)
+        edit()
+        after, now_known_by = evaluate(**options)
+        assert before != after
+        assert known_by != now_known_by
+        return after, now_known_by
+
+    return edited
+
+
 def tetrahedron(size_m: float) -> str:
     corners = [(0, 0, 0), (size_m, 0, 0), (0, size_m, 0), (0, 0, size_m)]
     lines = ["v {:.4f} {:.4f} {:.4f}".format(*corner) for corner in corners]
@@ -96,29 +111,33 @@ def linked(directory: Path) -> None:
     (directory / "meshes" / "load.obj").symlink_to("../heavy.obj")
 
 
+def linked_model(directory: Path) -> None:
+    """Have the link to the model lead to another file."""
+    model = directory / "six_axis.xml"
+    (directory / "heavy.xml").write_text(model.read_text().replace('mass="1.5"', 'mass="1.9"'))
+    model.unlink()
+    model.symlink_to("heavy.xml")
+
+
 EDITS: dict[str, Callable[[Path], None]] = {
     "description": lambda robot: rewritten(robot / "six_axis.yaml", "0.4115", "0.3115"),
     "model": lambda robot: rewritten(robot / "six_axis.xml", 'mass="1.5"', 'mass="1.9"'),
     "included_file": lambda robot: rewritten(robot / "defaults.xml", 'damping="2"', 'damping="3"'),
     "mesh": heavier,
     "link_to_a_mesh": linked,
+    "link_to_a_model": linked_model,
 }
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
-def test_a_robot(robot, evaluate, edit):
-    options = {"environment": "reach", "embodiment": str(robot / "six_axis.yaml")}
-    if edit is linked:
-        (robot / "meshes" / "load.obj").rename(robot / "light.obj")
-        (robot / "meshes" / "load.obj").symlink_to("../light.obj")
-    before, known_by = evaluate(**options)
-    edit(robot)
-    after, now_known_by = evaluate(**options)
-    assert before != after
-    assert known_by != now_known_by
+def test_a_robot(robot, evaluate, edited, edit):
+    if edit in (linked, linked_model):
+        for path in (robot / "six_axis.xml", robot / "meshes" / "load.obj"):
+            path.symlink_to(path.rename(path.with_stem("light")).name)
+    found = edited(lambda: edit(robot), environment="reach", embodiment=str(robot / "six_axis.yaml"))
     # The same files where nobody has read them before.
     elsewhere = robot.rename(robot.with_name("elsewhere"))
-    assert evaluate(environment="reach", embodiment=str(elsewhere / "six_axis.yaml")) == (after, now_known_by)
+    assert evaluate(environment="reach", embodiment=str(elsewhere / "six_axis.yaml")) == found
 
 
 @dataclass(frozen=True)
@@ -153,29 +172,15 @@ def test_a_robot_that_is_edited_while_a_run_goes_on_fails_the_jobs_that_read_it_
     assert "--resume --rerun reads_it" in error
 
 
-def test_a_robot_whose_model_is_a_link(robot, evaluate):
-    model, options = robot / "six_axis.xml", {"environment": "reach", "embodiment": str(robot / "six_axis.yaml")}
-    heavy = robot / "heavy.xml"
-    heavy.write_text(model.read_text().replace('mass="1.5"', 'mass="1.9"'))
-    model.rename(robot / "light.xml")
-    model.symlink_to("light.xml")
-    before, known_by = evaluate(**options)
-    model.unlink()
-    model.symlink_to("heavy.xml")
-    after, now_known_by = evaluate(**options)
-    assert before != after
-    assert content_hash(heavy) in now_known_by - known_by
-
-
-def test_conditions(tmp_path, evaluate):
+def test_conditions(tmp_path, evaluate, edited):
     path = tmp_path / "starts.json"
     evaluate(environment="cartpole", save_conditions=path)
-    before, known_by = evaluate(environment="cartpole", conditions=path)
-    path.unlink()
-    evaluate(environment="cartpole", save_conditions=path, seed=6)
-    after, now_known_by = evaluate(environment="cartpole", conditions=path)
-    assert before != after
-    assert known_by != now_known_by
+
+    def save_others() -> None:
+        path.unlink()
+        evaluate(environment="cartpole", save_conditions=path, seed=6)
+
+    edited(save_others, environment="cartpole", conditions=path)
 
 
 def checkpoint(directory: Path, seed: int) -> Path:
@@ -192,18 +197,16 @@ def exported(directory: Path, seed: int) -> Path:
 
 @pytest.mark.parametrize("write", [checkpoint, exported])
 def test_a_network(tmp_path, evaluate, write):
-    def played(seed: int) -> tuple[list[int], set[str]]:
+    def played(seed: int) -> list[int]:
         path = write(tmp_path / "network", seed)
         os.utime(path, ns=(1, 1))
-        options = {"checkpoint_path": str(path)}
-        found = evaluate(environment="cartpole", policy="rsl_rl", policy_config=options)
+        found = evaluate(environment="cartpole", policy="rsl_rl", policy_config={"checkpoint_path": str(path)})
         assert content_hash(path) in found[1]
-        return found
+        return found[0]
 
-    before, _ = played(1)
-    after, _ = played(2)
-    assert before != after
-    assert played(1)[0] == before
+    before = played(1)
+    assert played(2) != before
+    assert played(1) == before
 
 
 def test_a_module_runs_and_is_known_as_it_was_imported_until_it_is_imported_anew(tmp_path, monkeypatch, evaluate):
@@ -226,33 +229,29 @@ def test_a_module_runs_and_is_known_as_it_was_imported_until_it_is_imported_anew
     assert content_hash(path) in after[1]
 
 
-def test_the_list_of_a_suites_tasks(tmp_path, evaluate):
+def test_the_list_of_a_suites_tasks_and_what_an_interpreter_has(tmp_path, evaluate, edited):
     checkout = make_checkout(tmp_path)
     options = {"name": "bowl", "environment": "libero:libero_spatial/0", "environment_args": in_checkout(checkout)}
-    before, known_by = evaluate(**options)
     listed = checkout / "libero" / "libero" / "benchmark" / "libero_suite_task_map.py"
     status, (first, second) = listed.stat(), SUITES["libero_spatial"]
-    write_states(listed.parents[1] / "init_files" / "libero_spatial" / f"{second}.pruned_init", np.full((4, 3), 0.05))
-    # As long a file as before, and no younger.
-    listed.write_text(listed.read_text().replace(first, "?").replace(second, first).replace("?", second))
-    os.utime(listed, ns=(status.st_atime_ns, status.st_mtime_ns))
-    after, now_known_by = evaluate(**options)
-    assert before != after
-    assert known_by != now_known_by
+    states = listed.parents[1] / "init_files" / "libero_spatial" / f"{second}.pruned_init"
 
+    def swap() -> None:
+        """As long a file as before, and no younger."""
+        write_states(states, np.full((4, 3), 0.05))
+        listed.write_text(listed.read_text().replace(first, "?").replace(second, first).replace("?", second))
+        os.utime(listed, ns=(status.st_atime_ns, status.st_mtime_ns))
 
-def test_what_an_interpreter_has(tmp_path, evaluate):
-    checkout = make_checkout(tmp_path)
-    options = {"name": "bowl", "environment": "libero:libero_spatial/0", "environment_args": in_checkout(checkout)}
-    evaluate(**options)
+    edited(swap, **options)
     (checkout.with_name("packages") / "bddl.py").unlink()
-    with pytest.raises(ConfigError, match="LIBERO needs bddl"):
+    with pytest.raises(ConfigError, match="bddl"):
         evaluate(**options)
 
 
-def test_a_thing_of_a_task_of_ones_own(tmp_path, evaluate):
+def test_a_thing_of_a_task_of_ones_own(tmp_path, edited):
     file = tmp_path / "box.xml"
     body = '<body name="body"><freejoint name="free"/><geom type="box" size="0.02 0.02 0.02" mass="{}"/></body>'
+    file.write_text(f"<mujoco><worldbody>{body.format(0.1)}</worldbody></mujoco>")
 
     class WithBox(Task):
         def __init__(self) -> None:
@@ -264,29 +263,19 @@ def test_a_thing_of_a_task_of_ones_own(tmp_path, evaluate):
         def judge(self, backend: Backend, running: torch.Tensor) -> Verdict:
             return Verdict(reward=torch.zeros_like(running).float(), success=~running, lost=~running, metrics={})
 
-    def played(mass: float) -> tuple[list[int], set[str]]:
-        file.write_text(f"<mujoco><worldbody>{body.format(mass)}</worldbody></mujoco>")
-        found = evaluate(environment="waits_for_a_box")
-        assert content_hash(file) in found[1]
-        return found
-
     with ENVIRONMENTS.restored_afterwards():
         builder = TableTask(config_class=TableOptions, make_task=lambda options, robot: WithBox())
         ENVIRONMENTS.register("waits_for_a_box", builder)
-        before, _ = played(0.1)
-        after, _ = played(0.9)
-        assert before != after
-        assert played(0.1)[0] == before
+        _, known_by = edited(lambda: rewritten(file, "0.1", "0.9"), environment="waits_for_a_box")
+        assert content_hash(file) in known_by
 
 
-@pytest.mark.parametrize("edit", [heavier, linked])
-def test_a_robot_on_the_floor(tmp_path, evaluate, edit):
+def test_a_robot_on_the_floor(tmp_path, edited):
     (tmp_path / "meshes").mkdir()
     (tmp_path / "meshes" / "load.obj").write_text(tetrahedron(0.04))
     (model,) = Path(arena.__file__ or "").parent.rglob("cartpole.xml")
-    cart = model.read_text()
     load = '<asset><mesh name="load" file="meshes/load.obj"/></asset><worldbody>'
-    cart = cart.replace("<worldbody>", load, 1)
+    cart = model.read_text().replace("<worldbody>", load, 1)
     at = cart.rindex("<geom")
     (tmp_path / "cart.xml").write_text(f'{cart[:at]}<geom type="mesh" mesh="load" density="2000"/>{cart[at:]}')
     standard: Any = ENVIRONMENTS.get("cartpole")
@@ -298,8 +287,4 @@ def test_a_robot_on_the_floor(tmp_path, evaluate, edit):
 
     with ENVIRONMENTS.restored_afterwards():
         ENVIRONMENTS.register("own_cart", replace(standard, make_task=own_cart))
-        before, known_by = evaluate(environment="own_cart")
-        edit(tmp_path)
-        after, now_known_by = evaluate(environment="own_cart")
-    assert before != after
-    assert known_by != now_known_by
+        edited(lambda: heavier(tmp_path), environment="own_cart")

@@ -82,17 +82,3 @@ def test_an_ant_that_falls_ends_where_gymnasiums_does_and_rests(gymnasium_ant: A
     assert torch.equal(step.observation["policy"]["ant"][1], resting)
     assert float(step.reward[1]) == 0.0
     assert not step.terminated.any()
-
-
-def test_a_slot_does_not_depend_on_the_others() -> None:
-    def observed(num_envs: int) -> torch.Tensor:
-        environment = ant.AntEnvironment(num_envs=num_envs)
-        conditions = [environment.draw_conditions(np.random.default_rng(slot)) for slot in range(num_envs)]
-        environment.reset(torch.arange(num_envs), conditions)
-        generator = np.random.default_rng(5)
-        for _ in range(30):
-            action = np.tile(generator.uniform(-1.0, 1.0, 8), (num_envs, 1))
-            environment.step(torch.from_numpy(action))
-        return environment.state()["articulation"]["ant"]["joint_position"][0]
-
-    assert torch.equal(observed(1), observed(5))

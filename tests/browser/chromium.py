@@ -46,13 +46,7 @@ class BrowserError(Exception):
 
 
 class Browser:
-    """A browser without a network and without a window.
-
-    Args:
-        process: Its process, which reads commands from ``commands`` and writes answers and events to ``answers``.
-        commands: A file descriptor.
-        answers: A file descriptor.
-    """
+    """A browser without a network and without a window."""
 
     def __init__(self, process: subprocess.Popen[bytes], commands: int, answers: int) -> None:
         self.process = process
@@ -98,13 +92,7 @@ class Browser:
 
 
 class Page:
-    """A tab that shows one file.
-
-    Args:
-        browser: The browser.
-        width: Of the window, in CSS pixels.
-        height: Of the window, in CSS pixels.
-    """
+    """A tab that shows one file."""
 
     def __init__(self, browser: Browser, *, width: int = 1280, height: int = 900) -> None:
         self._browser = browser
@@ -213,11 +201,7 @@ class Page:
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-    """Start a browser for the ``with`` block.
-
-    Args:
-        profile: Where it may write; a new directory.
-    """
+    """Start a browser for the ``with`` block."""
     in_child, commands = os.pipe()
     answers, out_child = os.pipe()
     # The protocol's pipes are descriptors 3 and 4.

@@ -1,22 +1,23 @@
 """A checkpoint counts when it is written whole."""
 
 import json
-import multiprocessing
-import pickle
 import random
 import shutil
-import time
-from collections import Counter
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
-from isaaclab_arena.checkpoints import Readiness, find_checkpoints, last_checkpoint, look_at
-from tests.checkpoints.written import FAMILIES, PATHS, Files, lerobot, rsl_rl, trainer, weights, write
+from isaaclab_arena.checkpoints import (
+    Readiness,
+    best_of_training,
+    find_checkpoints,
+    last_checkpoint,
+    look_at,
+    wrong_with_safetensors,
+)
+from tests.checkpoints.written import FAMILIES, PATHS, Files, lerobot, rsl_rl, trainer, write
 from tests.evaluation.watching.trainings import save
 from tests.models.trainings import trained
 
@@ -126,100 +127,14 @@ def test_a_checkpoint_whose_writer_leaves_no_sign_has_to_rest(tmp_path):
     path = tmp_path / "policy_100.onnx"
     path.write_bytes(b"graph")
     assert (look_at(path).missing, look_at(path).is_finished) == (None, False)
-    assert "for 0 s of 5 s" in str(readiness.why_not(path))
+    assert "for 0 s" in str(readiness.why_not(path))
     clock.seconds += 4.0
     path.write_bytes(b"graph and more")
-    assert "for 0 s of 5 s" in str(readiness.why_not(path))
+    assert "for 0 s" in str(readiness.why_not(path))
     clock.seconds += QUIET_S
     assert readiness.why_not(path) is None
     path.write_bytes(b"")
     assert look_at(path).missing is not None
-
-
-# What is said to be ready is loaded while another process writes, replaces and removes it.
-
-
-NUM_PLACES = 3
-LONG_S = 3_600.0
-UNLOADABLE = (OSError, ValueError, RuntimeError, KeyError, EOFError, pickle.UnpicklingError, SafetensorError)
-"""What a file that changes meanwhile raises; `SafetensorError` is only an `Exception`."""
-
-
-def remove(place: Path) -> None:
-    """Remove a checkpoint in one moment, as a file goes: what is half removed says nothing of how it was written."""
-    if place.exists():
-        gone = place.with_name(f"gone_{place.name}")
-        place.rename(gone)
-        shutil.rmtree(gone)
-
-
-def write_in_pieces(path: Path, content: bytes, chance: random.Random) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb", buffering=0) as file:
-        for begin in range(0, len(content), 1 + len(content) // 4):
-            file.write(content[begin : begin + 1 + len(content) // 4])
-            time.sleep(chance.choice((0.0, 0.001)))
-
-
-def tear(directory: Path, family: str, num_writes: int) -> None:
-    """Write checkpoints in pieces, over those before or anew; leave them whole or cut off, or remove them."""
-    chance = random.Random(family)
-    for number in range(num_writes):
-        place, files = directory / str(number % NUM_PLACES), FAMILIES[family](number)
-        # Only a single file is written over: several files get a new directory.
-        if len(files) > 1 or chance.random() < 0.5:
-            remove(place)
-        names, end = list(files), chance.choice(("whole", "cut off", "removed"))
-        torn = chance.randrange(len(names)) if end == "cut off" else len(names)
-        for name in names[:torn]:
-            write_in_pieces(place / name, files[name], chance)
-        for name in names[torn : torn + 1]:
-            write_in_pieces(place / name, files[name][: chance.randrange(len(files[name]))], chance)
-        time.sleep(chance.uniform(0.0, 0.01))
-        if end == "removed":
-            remove(place)
-
-
-def load(path: Path) -> tuple[int, list[torch.Tensor]]:
-    """Load a checkpoint as policies do; return the number of the write that it says, and its weights."""
-    if path.is_file():
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        return content["iter"], [content["weights"]]
-    number = json.loads((path / "config.json").read_text())["seed"]
-    index = path / "model.safetensors.index.json"
-    names = {*json.loads(index.read_text())["weight_map"].values()} if index.exists() else {"model.safetensors"}
-    return number, [tensor for name in sorted(names) for tensor in load_file(path / name).values()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_of_a_thousand_torn_writes_none_is_loaded(tmp_path, family):
-    """Where a checkpoint looks after loading as it did before, it was loaded whole; else a watch evaluates it anew."""
-    writer = multiprocessing.get_context("spawn").Process(target=tear, args=(tmp_path, family, 334), daemon=True)
-    writer.start()
-    readiness, came, loaded = Readiness(LONG_S), Counter[str](), set[int]()
-    paths = [tmp_path / str(place) / PATHS[FAMILIES[family]] for place in range(NUM_PLACES)]
-    while writer.is_alive():
-        for path in paths:
-            if readiness.why_not(path) is not None:
-                came["waits"] += 1
-                continue
-            before = readiness.fingerprint(path)
-            try:
-                number, tensors = load(path)
-                is_whole = all(torch.equal(tensor, weights(number)) for tensor in tensors)
-            except UNLOADABLE:
-                number, is_whole = -1, False
-            readiness.why_not(path)
-            if readiness.fingerprint(path) != before:
-                came["changed meanwhile"] += 1
-                continue
-            came["whole" if is_whole else "torn"] += 1
-            loaded.add(number)
-    assert writer.exitcode == 0
-    assert came["torn"] == 0
-    assert came["waits"] > 0
-    assert len(loaded) > 20
 
 
 # A training is over when it says so, whatever its trainer calls the last checkpoint.
@@ -278,7 +193,7 @@ def test_a_training_of_this_package_ends_with_the_number_of_its_iterations(tmp_p
     save(training, 100)
     assert last_step(training) == 100
     settings(training, 200, is_ours=True)
-    assert last_step(training) is None, "it goes on in its directory"
+    assert last_step(training) is None
 
 
 @pytest.mark.parametrize(
@@ -324,3 +239,163 @@ def test_rsl_rl_itself_calls_the_last_of_four_iterations_the_third(tmp_path):
     training = trained(tmp_path / "noise", agent={"max_iterations": 4, "save_interval": 2}, iterations=4).directory
     assert [each.step for each in find_checkpoints(training)] == [0, 2, 3]
     assert last_step(training) == 3
+
+
+# Checkpoints of a directory, in order of training.
+
+
+def made(directory: Path, *names: str) -> Path:
+    for name in names:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).touch()
+    return directory
+
+
+FOUND_BY_NAME = {
+    "rsl_rl": (
+        ["model_0.pt", "model_50.pt", "model_100.pt"],
+        ["model_best.pt", "params/agent.yaml"],
+    ),
+    "LeRobot's training": (
+        ["checkpoints/000200/pretrained_model", "checkpoints/001000/pretrained_model"],
+        ["checkpoints/last/pretrained_model", "train_config.json"],
+    ),
+    "LeRobot's checkpoints": (
+        ["000200/pretrained_model", "001000/pretrained_model"],
+        ["last/pretrained_model"],
+    ),
+    "transformers' Trainer": (
+        ["checkpoint-9", "checkpoint-10"],
+        [".checkpoint-11.tmp", "checkpoint-last"],
+    ),
+    "none": ([], ["policy.onnx", "events.out"]),
+}
+
+
+@pytest.mark.parametrize(("found", "others"), FOUND_BY_NAME.values(), ids=FOUND_BY_NAME)
+def test_checkpoints_are_found_by_the_names_that_trainings_give_them(tmp_path, found, others):
+    checkpoints = find_checkpoints(made(tmp_path, *found, *others))
+    assert [each.path.relative_to(tmp_path).as_posix() for each in checkpoints] == found
+    assert [each.step for each in checkpoints] == sorted(each.step for each in checkpoints)
+
+
+def test_a_pattern_finds_others_whose_last_number_is_the_step(tmp_path):
+    made(tmp_path, "run2/policy_v3_500.onnx", "run2/policy_v3_1000.onnx", "run2/final.onnx")
+    found = find_checkpoints(tmp_path, "run2/*.onnx")
+    assert [(each.step, each.path.name) for each in found] == [
+        (500, "policy_v3_500.onnx"),
+        (1000, "policy_v3_1000.onnx"),
+    ]
+
+
+def test_a_number_that_every_checkpoint_has_in_its_path_is_no_step(tmp_path):
+    made(tmp_path, "checkpoint-100/v2/policy.onnx", "checkpoint-200/v2/policy.onnx")
+    assert [each.step for each in find_checkpoints(tmp_path, "checkpoint-*/v2/policy.onnx")] == [100, 200]
+    assert [each.step for each in find_checkpoints(tmp_path, "**/policy.onnx")] == [2]
+
+
+ARCHIVE, OTHER = (rsl_rl(seed)["model_100.pt"] for seed in (0, 1))
+
+
+def step_of_best(directory: Path, score: str | None, **numbered: bytes) -> int | None:
+    write(directory, {"model_best.pt": ARCHIVE, **{f"{name}.pt": content for name, content in numbered.items()}})
+    if score is not None:
+        (directory / "model_best.json").write_text(score)
+    best = best_of_training(directory)
+    assert best is not None
+    assert best[0] == directory / "model_best.pt"
+    return best[1]
+
+
+@pytest.mark.parametrize("numbered", [{}, {"model_50": ARCHIVE}], ids=["removed since", "still there"])
+def test_the_step_stands_beside_the_copy_of_the_best(tmp_path, numbered):
+    assert step_of_best(tmp_path, '{"iterations": 50, "success_rate": 0.9}', **numbered) == 50
+
+
+@pytest.mark.parametrize("score", [None, "", "[50]", '{"iterations": "50"}', '{"iterations": true}', "{}"])
+def test_a_step_that_nobody_says_is_not_made_up(tmp_path, score):
+    assert step_of_best(tmp_path, score, model_50=ARCHIVE) is None
+
+
+def test_a_score_of_another_checkpoint_says_no_step(tmp_path):
+    assert step_of_best(tmp_path, '{"iterations": 50}', model_50=OTHER) is None
+
+
+@pytest.mark.parametrize("named", ["/elsewhere/out/checkpoint-100", "out\\checkpoint-100", "checkpoint-100/"])
+def test_transformers_names_the_best_in_the_state_of_its_newest(tmp_path, named):
+    write(tmp_path, trainer(0))
+    (tmp_path / "checkpoint-200").mkdir()
+    (tmp_path / "checkpoint-200" / "trainer_state.json").write_text(json.dumps({"best_model_checkpoint": named}))
+    assert best_of_training(tmp_path) == (tmp_path / "checkpoint-100", 100)
+
+
+@pytest.mark.parametrize(
+    "state", ["{}", '{"best_model_checkpoint": null}', '{"best_model_checkpoint": "../model"}', "{"]
+)
+def test_a_training_that_names_none_has_none(tmp_path, state):
+    write(tmp_path, trainer(0))
+    (tmp_path / "checkpoint-100" / "trainer_state.json").write_text(state)
+    assert best_of_training(tmp_path) is None
+    assert best_of_training(tmp_path / "nowhere") is None
+
+
+# Files of weights that are cut off or lie about their sizes are named, and nothing of them is loaded.
+
+
+WHOLE = {
+    "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+    "b": {"dtype": "BF16", "shape": [4], "data_offsets": [24, 32]},
+}
+
+
+def safetensors(directory: Path, header: object, num_bytes: int = 32, *, length: int | None = None) -> Path:
+    """Write a safetensors file with any header and so many bytes of weights."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    file = directory / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + bytes(num_bytes))
+    return file
+
+
+def with_entry(**changes: object) -> dict:
+    return {**WHOLE, "a": {key: value for key, value in {**WHOLE["a"], **changes}.items() if value is not ...}}
+
+
+def test_a_whole_safetensors_file_is_let_in(tmp_path):
+    assert wrong_with_safetensors(safetensors(tmp_path, {"__metadata__": {"format": "pt"}, **WHOLE})) is None
+    assert wrong_with_safetensors(safetensors(tmp_path, {}, 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("header", "num_bytes"),
+    [
+        (WHOLE, 31),
+        (WHOLE, 33),
+        (with_entry(shape=[2, 4]), 32),
+        (with_entry(data_offsets=[0, 20], shape=[5]), 32),
+        (with_entry(shape=[-2, -3]), 32),
+        (with_entry(shape=[2.0, 3]), 32),
+        (with_entry(dtype=...), 32),
+        (with_entry(data_offsets=[0]), 32),
+        ({"a": 3}, 0),
+        ([], 0),
+        (b"{", 0),
+        (b"[" * 100_000, 0),
+    ],
+)
+def test_a_safetensors_file_whose_header_lies_is_damaged(tmp_path, header, num_bytes):
+    assert "is damaged" in str(wrong_with_safetensors(safetensors(tmp_path, header, num_bytes)))
+
+
+@pytest.mark.parametrize("length", [10**6, 2**63, 2**64 - 1])
+def test_a_safetensors_file_shorter_than_its_header_is_damaged(tmp_path, length):
+    assert "is damaged" in str(wrong_with_safetensors(safetensors(tmp_path, WHOLE, length=length)))
+    (tmp_path / "model.safetensors").write_bytes(b"\1\0\0")
+    assert "is damaged" in str(wrong_with_safetensors(tmp_path / "model.safetensors"))
+
+
+def test_a_safetensors_file_with_a_header_of_more_than_a_hundred_million_bytes_is_not_read(tmp_path):
+    file = tmp_path / "model.safetensors"
+    with file.open("wb") as stream:
+        stream.write(struct.pack("<Q", 100_000_001))
+        stream.truncate(8 + 100_000_001)
+    assert "is damaged: " in str(wrong_with_safetensors(file))

@@ -4,52 +4,20 @@ import json
 import shutil
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
 
-from isaaclab_arena.cli.derived import report as main
-from isaaclab_arena.cli.listing import catalog_data, catalog_text
-from isaaclab_arena.cli.machine import completable_commands, examine, package_finding, script_for, warp_finding
-from isaaclab_arena.cli.main import COMMANDS
-from isaaclab_arena.cli.main import main as completion_main
-from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.cli.listing import catalog_text
+from isaaclab_arena.cli.machine import completable_commands, package_finding, script_for, warp_finding
+from isaaclab_arena.cli.main import COMMANDS, main
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.registry import Registry
 from tests.analysis.recorded_runs import write_run
 from tests.end_to_end.launching import command, run
-from tests.fakes import CoinBuilder, ShrugPolicy
+from tests.fakes import ShrugPolicy
 
 # Tests of the catalogs as text.
-
-
-def test_an_entry_that_cannot_be_loaded_does_not_hide_the_others():
-    registry = Registry("policy", {"broken": "no_such_module:SceneObject"}, "isaaclab_arena.no_such_group")
-    registry.register("shrug", ShrugPolicy)
-    broken, shrug = catalog_text(registry).splitlines()
-    assert broken.startswith("broken  policy 'broken' cannot be loaded: ModuleNotFoundError: No module named")
-    assert shrug == "shrug   Does nothing, and remembers how it was called. raise_at and action make it misbehave."
-    _, *options = catalog_text(registry, ["shrug"]).splitlines()
-    assert [option.strip() for option in options] == ["raise_at = -1", "action = zeros"]
-
-
-@pytest.mark.parametrize("what", ["environments", "tasks", "policies", "embodiments", "objects", "suites"])
-def test_a_catalog_has_one_line_for_each_name_and_says_how_to_see_more(what, capsys):
-    assert completion_main(["list", what, "--json"]) == 0
-    names = [each["name"] for each in json.loads(capsys.readouterr().out)]
-    assert completion_main(["list", what]) == 0
-    *lines, empty, hint = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if ":..." not in line] == names
-    assert (empty, hint) == ("", f"isaaclab-arena list {what} NAME shows one of them in full")
-
-
-def test_a_task_of_train_is_shown_with_its_settings(capsys):
-    assert completion_main(["list", "tasks", "reach"]) == 0
-    first, *settings = capsys.readouterr().out.splitlines()
-    assert first == "reach  Bring the tool centre point to a marker, by steps of the end effector."
-    assert "agent.max_iterations = 250" in map(str.strip, settings)
 
 
 @dataclass
@@ -64,54 +32,98 @@ class UnreadablePolicy(ShrugPolicy):
     config_class = UnreadableCfg
 
 
-def test_options_are_listed_although_a_type_among_them_is_not_there():
-    registry = Registry("policy", {}, "isaaclab_arena.no_such_group")
+def test_an_entry_that_cannot_be_loaded_does_not_hide_the_others_nor_an_option_whose_type_is_not_there():
+    registry = Registry("policy", {"broken": "no_such_module:SceneObject"}, "isaaclab_arena.no_such_group")
+    registry.register("shrug", ShrugPolicy)
     registry.register("unreadable", UnreadablePolicy)
-    _, *options = catalog_text(registry, ["unreadable"]).splitlines()
-    assert [option.strip() for option in options] == ["model = None", "gain = 2.0"]
+    broken, shrug, _ = catalog_text(registry).splitlines()
+    assert broken.startswith("broken      policy 'broken' cannot be loaded: ModuleNotFoundError: No module named")
+    assert shrug.endswith("  Does nothing, and remembers how it was called. raise_at and action make it misbehave.")
+    for name, wanted in (
+        ("shrug", ["raise_at = -1", "action = zeros"]),
+        ("unreadable", ["model = None", "gain = 2.0"]),
+    ):
+        _, *options = catalog_text(registry, [name]).splitlines()
+        assert [option.strip() for option in options] == wanted
 
 
-def test_an_environment_is_summed_up_by_its_module():
-    registry = Registry("environment", {}, "isaaclab_arena.no_such_group")
-    registry.register("coin", CoinBuilder())
-    assert catalog_text(registry).startswith("coin  Fakes that replace mocks")
-
-
-def test_environments_of_one_module_are_summed_up_each_by_its_own_words():
-    told = catalog_data(ENVIRONMENTS)
-    assert len({each["summary"] for each in told}) == len(told)
-    text = catalog_text(ENVIRONMENTS)
-    assert "close_drawer    Push an open drawer shut.\n" in text
-    assert "robosuite:...   Build the tasks of robosuite, " in text
-
-
-def test_an_empty_catalog_is_an_empty_text():
+def test_names_without_number_are_listed_by_their_pattern_and_an_empty_catalog_is_an_empty_text():
+    registry = Registry("environment", {}, "isaaclab_arena.no_such_group", {"fake": "tests.fakes:named_coin_builder"})
+    assert catalog_text(registry).startswith("fake:...  Fakes that replace mocks")
     assert catalog_text(Registry("policy", {}, "isaaclab_arena.no_such_group")) == ""
 
 
-def test_names_without_number_are_listed_by_their_pattern():
-    registry = Registry("environment", {}, "isaaclab_arena.no_such_group", {"fake": "tests.fakes:named_coin_builder"})
-    assert catalog_text(registry).startswith("fake:...  Fakes that replace mocks")
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("environments", "lift_object     Pick an object up"),
+        ("environments", "close_drawer    Push an open drawer shut."),
+        ("environments", "robosuite:...   Build the tasks of robosuite, "),
+        ("tasks", "reach"),
+        ("policies", "scripted"),
+        ("embodiments", "so101          5 joints, gripper 8 cm wide, reaches 0.39 m"),
+        ("embodiments", "menagerie:...  Robots of MuJoCo Menagerie"),
+        ("objects", "cube"),
+        ("suites", "metaworld_mt50"),
+    ],
+)
+def test_a_catalog_has_one_line_for_each_name_and_says_how_to_see_more(what, line, capsys):
+    assert main(["list", what, "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert what != "environments" or len({each["summary"] for each in listed}) == len(listed)
+    assert main(["list", what]) == 0
+    *lines, empty, hint = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if ":..." not in line] == [each["name"] for each in listed]
+    assert any(shown.startswith(line) for shown in lines)
+    assert "cannot be loaded" not in "\n".join(lines)
+    assert (empty, hint) == ("", f"isaaclab-arena list {what} NAME shows one of them in full")
 
 
-def test_robots_are_summed_up_and_those_of_menagerie_by_their_pattern():
-    lines = catalog_text(EMBODIMENTS).splitlines()
-    assert "so101          5 joints, gripper 8 cm wide, reaches 0.39 m" in lines
-    assert lines[-1].startswith("menagerie:...  Robots of MuJoCo Menagerie")
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("objects cube", {"cube"}),
+        ("tasks reach", {"reach  Bring the tool centre point to a marker", "agent.max_iterations = 250"}),
+        ("environments lift_object", {"object = cube;"}),
+        # What a policy is given and gives.
+        (
+            "environments lift_object --embodiment so101",
+            {
+                "lift_object  Pick an object up", "policy.gripper_pos (1,) float32 rad gripper", "unit: rad, gripper m",
+                "and gives an action of 6 numbers, shape (num_envs, 6):", "5 gripper_width 0 to 0.08",
+                "20 times a second, at most 160 times an episode",
+            },
+        ),
+        ("environments gym:CartPole-v1", {"and gives an action of 1 number, shape (num_envs", "0 0 one of 2: 0 to 1"}),
+    ],
+)  # fmt: skip
+def test_one_entry_is_shown_in_full(words, shown, capsys):
+    assert main(["list", *words.split()]) == 0
+    text = capsys.readouterr().out
+    lines = [line.strip() for line in text.splitlines()] + [" ".join(line.split()) for line in text.splitlines()]
+    for wanted in shown:
+        assert any(wanted in line for line in lines), wanted
 
 
-def test_the_command_says_where_the_page_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_one_entry_is_shown_in_full_in_json(capsys):
+    assert main(["list", "policies", "scripted", "--json"]) == 0
+    [policy] = json.loads(capsys.readouterr().out)
+    assert policy["name"] == "scripted"
+    assert {"name": "speed", "required": False, "choices": [], "default": 1.0} in policy["options"]
+    assert main(["list", "environments", "lift_object", "--json", "--embodiment", "so101"]) == 0
+    [lift] = json.loads(capsys.readouterr().out)
+    assert "panda" in lift["embodiments"]
+    assert (lift["observation"]["policy.gripper_pos"]["shape"], lift["action"]["shape"]) == ([1], [6])
+    assert (lift["control_dt"], lift["max_episode_length"]) == (0.05, 160)
+
+
+def test_the_command_says_where_the_page_is(tmp_path, capsys):
     write_run(tmp_path / "run", {"lift": "sf"})
-    assert main([str(tmp_path / "run")]) == 0
+    assert main(["report", str(tmp_path / "run")]) == 0
     assert capsys.readouterr().out == f"report in {tmp_path / 'run' / 'report.html'}\n"
-    assert main([str(tmp_path / "run"), "--output", str(tmp_path / "a.html"), "--json"]) == 0
+    assert main(["report", str(tmp_path / "run"), "--output", str(tmp_path / "a.html"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"report": str(tmp_path / "a.html")}
-
-
-@pytest.mark.parametrize("arguments", [[], ["run", "--embed_mb", "-1"]])
-def test_mistakes_are_refused(arguments: list[str]):
-    with pytest.raises(ConfigError):
-        main(arguments)
+    assert main(["report", str(tmp_path / "run"), "--embed_mb", "-1"]) == 2
 
 
 # What shells complete after `isaaclab-arena`.
@@ -159,43 +171,36 @@ def test_every_command_of_the_help_is_completed(commands):
 def test_a_shell_reads_its_script(shell, tmp_path, capsys):
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell}")
-    assert completion_main(["completion", shell]) == 0
-    (tmp_path / "script").write_text(capsys.readouterr().out)
-    subprocess.run([shell, "-n", str(tmp_path / "script")], check=True)
-
-
-@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish")
-def test_fish_completes_an_option_and_its_values(commands, tmp_path):
-    (tmp_path / "script").write_text(script_for("fish", commands))
+    assert main(["completion", shell]) == 0
+    script = tmp_path / "script"
+    script.write_text(capsys.readouterr().out)
+    subprocess.run([shell, "-n", str(script)], check=True)
     for line, offered in (("run --assi", "--assignment"), ("policy --policy_type scr", "scripted")):
-        asked = f"source {tmp_path / 'script'}; complete -C 'isaaclab-arena {line}'"
-        finished = subprocess.run(["fish", "-c", asked], capture_output=True, text=True, check=True)
-        assert finished.stdout.split() == [offered]
+        if shell == "fish":
+            asked = ["fish", "-c", f"source {script}; complete -C 'isaaclab-arena {line}'"]
+            assert subprocess.check_output(asked, text=True).split() == [offered]
 
 
 # Tests of what the doctor finds.
 
 
-def test_this_machine_can_run_evaluations(capsys):
-    assert completion_main(["doctor"]) == 0
+def test_this_machine_can_run_evaluations_unless_ranks_contradict_each_other(monkeypatch, capsys):
+    assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "[ok] torch " in out
     assert "one step of 'reach'" in out
     assert out.endswith("everything that is needed works\n")
-
-
-def test_inconsistent_ranks_are_a_broken_part(monkeypatch, capsys):
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["works"], found["ranks"]) == (True, [])
+    subjects = [finding["subject"] for finding in found["findings"]]
+    assert len(subjects) == len(set(subjects))
+    assert {"python", "torch", "mujoco", "processors", "gloo", "ranks", "free disk", "physics"} <= set(subjects)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert completion_main(["doctor"]) == 1
+    assert main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "[!!] ranks" in out
     assert out.endswith("1 needed parts do not work\n")
-
-
-def test_every_subject_is_looked_at_once():
-    subjects = [finding.subject for finding in examine()]
-    assert len(subjects) == len(set(subjects))
-    assert {"python", "torch", "mujoco", "processors", "gloo", "ranks", "free disk", "physics"} <= set(subjects)
 
 
 @pytest.mark.parametrize(
@@ -204,19 +209,13 @@ def test_every_subject_is_looked_at_once():
 )
 def test_a_package_is_there_in_a_version_that_will_do(name, specifiers, present):
     assert package_finding(name, specifiers, required=True).present is present
-
-
-def test_a_missing_extra_is_marked_but_not_as_broken():
-    finding = package_finding("no-such-package", "", required=False)
-    assert str(finding).startswith("[--] no-such-package")
-
-
-def test_warp_is_asked_about_a_device():
-    assert str(warp_finding(torch.device("cpu"))).startswith("[ok] warp cpu             Warp calls it ")
+    # A missing extra is marked, but not as broken.
+    assert str(package_finding(name, specifiers, required=False)).startswith("[ok]" if present else "[--]")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
 def test_warp_says_what_it_lacks_for_a_gpu_and_evaluations_go_on_without():
+    assert str(warp_finding(torch.device("cpu"))).startswith("[ok] warp cpu             Warp calls it ")
     finding = warp_finding(torch.device("cuda:0"))
     assert (finding.present, finding.required) == (False, False)
     assert "needs a driver for CUDA" in finding.text

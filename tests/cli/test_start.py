@@ -2,21 +2,17 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.cli.runs import with_defaults
-from isaaclab_arena.cli.start import PACKAGES, SKELETONS, write_skeleton, write_starter
+from isaaclab_arena.cli.start import PACKAGES, write_starter
 from isaaclab_arena.storage.episodes import read_episode
-from tests.end_to_end.launching import ROOT, run
+from tests.documentation.reading import declare_entry_points, typed
 
 # `isaaclab-arena new` writes skeletons that work and whose tests pass.
-
-
-COMMAND = [sys.executable, "-m", "isaaclab_arena.cli"]
 
 
 @pytest.fixture
@@ -26,74 +22,17 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize(("kind", "least"), [("policy", 5), ("task", 5), ("robot", 6)])
-def test_the_test_of_what_it_writes_passes(kind, least, here):
+def test_what_it_writes_passes_its_test_and_runs_its_job_file_in_its_directory(kind, least, here):
     assert main(["new", kind, "green_thing"]) == 0
+    directory = here / "green_thing"
+    for path in directory.iterdir():
+        assert not re.search("my_?name", path.name + path.read_text(), re.IGNORECASE), "the name of the template"
+    if kind == "task":
+        declare_entry_points(directory, (directory / "pyproject.toml").read_text())
     # In a place of its own: pytest removes what earlier runs have left in the usual one, which may take minutes.
-    arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={here / 'temporary'}"]
-    finished = run(arguments, directory=here / "green_thing", extra={"PYTHONPATH": str(ROOT)})
-    assert finished.returncode == 0, finished.stdout
-    assert int(re.findall(r"(\d+) passed", finished.stdout)[0]) >= least
-
-
-def assert_its_job_file_runs(directory: Path) -> None:
-    arguments = ["run", "--eval_jobs_config", "jobs.json", "--limit", "1"]
-    finished = run([*COMMAND, *arguments], directory=directory, extra={"PYTHONPATH": str(ROOT)})
-    assert finished.returncode == 0, finished.stderr
-
-
-@pytest.mark.parametrize("kind", ["policy", "robot"])
-def test_the_job_file_of_what_it_writes_runs_in_its_directory(kind, here):
-    assert main(["new", kind, "green_thing"]) == 0
-    assert_its_job_file_runs(here / "green_thing")
-
-
-def test_the_job_file_of_a_task_runs_once_it_is_installed(here):
-    assert main(["new", "task", "green_thing"]) == 0
-    # What an installation leaves behind: the entry points of the project file.
-    [group] = re.findall(
-        r'^\[project\.entry-points\."(.+)"\]\n(.+)$', (here / "green_thing/pyproject.toml").read_text(), re.MULTILINE
-    )
-    info = here / "green_thing" / "green_thing-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: green_thing\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text(f"[{group[0]}]\n{group[1]}\n".replace('"', ""))
-    assert_its_job_file_runs(here / "green_thing")
-
-
-@pytest.mark.parametrize("kind", ["policy", "task", "robot"])
-def test_nothing_in_it_has_the_name_of_the_template(kind, tmp_path):
-    for path in write_skeleton(kind, "green_thing", tmp_path / "new"):
-        assert "my_name" not in path.name
-        assert not re.search("my_?name", path.read_text(), re.IGNORECASE)
-
-
-def test_every_kind_has_a_skeleton_with_a_test_and_a_job_file():
-    for kind in ("policy", "task", "robot"):
-        names = {path.name for path in (SKELETONS / kind).iterdir()}
-        assert {"test_my_name.py.txt", "jobs.json.txt"} <= names
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "message"),
-    [
-        ("policy", "My-Policy", "cannot be the name of a module; use lower case, digits and underscores: my_policy"),
-        ("policy", "class", "cannot be the name of a module"),
-        ("policy", "scripted", "there is a policy called 'scripted' already"),
-        ("task", "reach", "there is a task called 'reach' already"),
-        ("task", "torch", "there is a module called 'torch' already"),
-    ],
-)
-def test_a_name_that_cannot_be_one_is_refused(kind, name, message, here, capsys):
-    assert main(["new", kind, name]) == 2
-    assert message in capsys.readouterr().err
-    assert list(here.iterdir()) == []
-
-
-def test_what_is_there_already_stays(here, capsys):
-    (here / "mine").mkdir()
-    assert main(["new", "policy", "mine"]) == 2
-    assert "'mine' is there already; nothing was written" in capsys.readouterr().err
-    assert list((here / "mine").iterdir()) == []
+    tested = typed(f"python -m pytest -q -p no:cacheprovider --basetemp={here / 'temporary'}", directory)
+    assert int(re.findall(r"(\d+) passed", tested.stdout)[0]) >= least
+    typed("isaaclab-arena run jobs.json --limit 1", directory)
 
 
 # `isaaclab-arena quickstart` writes job files that run from anywhere, and runs the first.
@@ -116,32 +55,20 @@ def starter(tmp_path) -> Path:
     return directory
 
 
-def test_job_files_are_written_whose_models_are_here(starter, tmp_path):
-    told = list(write_starter(tmp_path / "mine", starter))
-    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == [
-        "quickstart.json",
-        "small.json",
-        "sweep.yaml",
-    ]
-    assert json.loads((tmp_path / "mine" / "small.json").read_text())["jobs"] == [
-        {"model_path": str(starter / "models" / "small")}
-    ]
-    assert told[-1].endswith("small.json, sweep.yaml")
-
-
-def test_a_file_that_is_there_stays_as_it_is(starter, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "quickstart.json").write_text("{}")
-    list(write_starter(tmp_path / "mine", starter))
-    assert (tmp_path / "mine" / "quickstart.json").read_text() == "{}"
-
-
-def test_a_path_is_that_of_the_first_root_that_holds_it(starter, tmp_path):
+def test_job_files_are_written_whose_models_are_here_and_a_file_that_is_there_stays(starter, tmp_path):
     (starter / "jobs" / "paths.json").write_text('["isaaclab_arena/assets", "models/small", "isaaclab_arena/x", 3]')
-    list(write_starter(tmp_path / "mine", starter))
-    located = json.loads((tmp_path / "mine" / "paths.json").read_text())
-    there = [str(PACKAGES / "isaaclab_arena" / "assets"), str(starter / "models" / "small")]
-    assert located == [*there, "isaaclab_arena/x", 3]
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "quickstart.json").write_text("{}")
+    told = list(write_starter(mine, starter))
+    assert {path.name for path in mine.iterdir()} == {"paths.json", "quickstart.json", "small.json", "sweep.yaml"}
+    model = str(starter / "models" / "small")
+    assert json.loads((mine / "small.json").read_text())["jobs"] == [{"model_path": model}]
+    # A path is that of the first root that holds it.
+    assets = str(PACKAGES / "isaaclab_arena" / "assets")
+    assert json.loads((mine / "paths.json").read_text()) == [assets, model, "isaaclab_arena/x", 3]
+    assert told[-1].endswith("small.json, sweep.yaml")
+    assert (mine / "quickstart.json").read_text() == "{}"
 
 
 def test_jobs_that_cannot_run_here_are_left_out_with_the_reason(starter, tmp_path):
@@ -171,17 +98,10 @@ def test_help_writes_nothing(tmp_path, monkeypatch, capsys, words):
     assert not any(tmp_path.iterdir())
 
 
-def test_a_file_is_no_directory_for_it(tmp_path, capsys):
-    (tmp_path / "mine").write_text("")
-    assert main(["quickstart", str(tmp_path / "mine")]) == 2
-    assert "is no directory; name another one" in capsys.readouterr().err
-
-
-def test_the_expert_is_recorded_with_all_that_it_sees(tmp_path, capsys):
+def test_the_expert_is_recorded_with_all_that_it_sees(tmp_path):
     arguments = ["--num_episodes", "1", "--output_dir", str(tmp_path / "out"), "lift_object", "--camera_size", "32"]
     assert main(["collect", *arguments]) == 0
-    dataset = tmp_path / "out" / "lift_object" / "dataset_lift_object.hdf5"
-    episode = read_episode(dataset, 0)
+    episode = read_episode(tmp_path / "out" / "lift_object" / "dataset_lift_object.hdf5", 0)
     assert episode.attributes["success"]
     cameras = {name: array.shape[1:] for name, array in episode.arrays.items() if name.startswith("camera_obs/")}
     assert cameras == {f"camera_obs/{camera}_cam_rgb": (32, 32, 3) for camera in ("robot_head", "wrist")}
@@ -190,17 +110,5 @@ def test_the_expert_is_recorded_with_all_that_it_sees(tmp_path, capsys):
 def test_another_policy_and_other_observations_may_be_asked_for():
     typed = ["--policy-type=mine.Policy", "--record_observations", "state", "lift_object"]
     assert with_defaults(typed) == ["--enable_cameras", *typed]
-    assert with_defaults(["lift_object"]) == [
-        "--enable_cameras",
-        *("--policy_type", "scripted"),
-        *("--record_observations", "all"),
-        "lift_object",
-    ]
-
-
-def test_its_help_names_the_command_and_its_expert(capsys):
-    with pytest.raises(SystemExit):
-        main(["collect", "--help"])
-    out = " ".join(capsys.readouterr().out.split())
-    assert out.startswith("usage: isaaclab-arena collect")
-    assert "(default: scripted)" in out
+    usual = ["--enable_cameras", "--policy_type", "scripted", "--record_observations", "all"]
+    assert with_defaults(["lift_object"]) == [*usual, "lift_object"]

@@ -106,12 +106,40 @@ def test_a_rank_that_died_and_what_is_left_are_named_with_the_way_to_go_on(run, 
 
 
 def test_a_rank_on_this_machine_is_called_silent_although_its_process_exists(run, capsys):
-    status_of_rank = beat(run, 0, current_job="push")
-    write_rank_status(run, dataclasses.replace(status_of_rank, updated_at=ago(95)))
+    write_rank_status(run, dataclasses.replace(beat(run, 0, current_job="push"), updated_at=ago(95)))
+    (run / "logs" / "rank1.status.json").unlink()
     found = status(run, capsys, 1)
-    assert found["state"] == "running"
+    assert (found["state"], found["ranks"][1]["state"]) == ("running", "not started")
     assert found["ranks"][0]["silent_s"] >= 95
-    assert re.match(r"rank 0 on \S+ has been silent for 1:3\d; its last sign", found["wrong"][0])
+    silent, not_started, *_ = found["wrong"]
+    assert re.match(r"rank 0 on \S+ has been silent for 1:3\d; its last sign", silent)
+    assert not_started.startswith("rank 1 has not started")
+
+
+def test_of_a_later_start_statuses_of_an_earlier_one_do_not_count(run, capsys):
+    write_attempt(run, attempt(2, started_at=ago(10)))
+    write_rank_status(run, RankStatus(rank=0, run_id="run2", updated_at=ago(0), current_job="stack"))
+    found = status(run, capsys, 1)
+    assert (found["attempt"], found["elapsed_s"]) == (2, pytest.approx(10.0, abs=2.0))
+    assert [job["state"] for job in found["jobs"]] == ["completed", "started", "running"]
+
+
+def test_a_run_that_no_rank_has_begun_says_so(tmp_path, capsys):
+    directory = write_run(tmp_path / "run", {"lift": "---"})
+    write_attempt(directory, attempt())
+    found = status(directory, capsys, 1)
+    assert (found["state"], found["way_out"]) == ("starting", None)
+    assert found["wrong"][0].startswith("no rank has started")
+
+
+def test_a_finished_run_has_nothing_wrong_and_is_named_for_its_parent(tmp_path, capsys):
+    _, directory = (write_run(tmp_path / name, {"lift": "ssf"}) for name in ("2026-01-01", "2026-01-02"))
+    found = status(directory, capsys, 0)
+    assert (found["state"], found["fraction_done"], found["wrong"], found["way_out"]) == ("finished", 1.0, [], None)
+    assert main(["status", str(directory)]) == 0
+    assert capsys.readouterr().out.startswith(f"{directory}: finished, 100%, 3 of 3 episodes, began ")
+    assert main(["status", str(tmp_path)]) == 2
+    assert f"did you mean '{directory}'?" in capsys.readouterr().err
 
 
 def elsewhere(directory: Path, silent_s: float, pause=lambda _: None) -> tuple[RankFate, float]:
@@ -135,41 +163,6 @@ def test_a_rank_on_another_machine_is_judged_by_its_time_and_by_new_beats(run):
 
     assert elsewhere(run, 500.0, beats) == (RankFate.WORKING, 0.0)
     assert waited == [6.0]
-
-
-def test_a_rank_without_a_status_has_not_begun(run, capsys):
-    (run / "logs" / "rank1.status.json").unlink()
-    found = status(run, capsys, 1)
-    assert found["ranks"][1]["state"] == "not started"
-    assert found["wrong"][0] == "rank 1 has not started: it waits for its node, or could not start"
-
-
-def test_a_run_that_no_rank_has_begun_says_so(tmp_path, capsys):
-    directory = write_run(tmp_path / "run", {"lift": "---"})
-    write_attempt(directory, attempt())
-    found = status(directory, capsys, 1)
-    assert (found["state"], found["way_out"]) == ("starting", None)
-    assert found["wrong"] == ["no rank has started: they wait for resources, or the program has ended"]
-
-
-def test_statuses_of_an_earlier_start_do_not_count(run, capsys):
-    write_attempt(run, attempt(2, started_at=ago(10)))
-    write_rank_status(run, RankStatus(rank=0, run_id="run2", updated_at=ago(0), current_job="stack"))
-    found = status(run, capsys, 1)
-    assert (found["attempt"], found["elapsed_s"]) == (2, pytest.approx(10.0, abs=2.0))
-    assert {job["name"]: job["state"] for job in found["jobs"]} == {
-        "lift": "completed",
-        "push": "started",
-        "stack": "running",
-    }
-
-
-def test_a_finished_run_has_nothing_wrong(tmp_path, capsys):
-    directory = write_run(tmp_path / "run", {"lift": "ssf"})
-    found = status(directory, capsys, 0)
-    assert (found["state"], found["fraction_done"], found["wrong"], found["way_out"]) == ("finished", 1.0, [], None)
-    assert main(["status", str(directory)]) == 0
-    assert capsys.readouterr().out.startswith(f"{directory}: finished, 100%, 3 of 3 episodes, began ")
 
 
 def test_errors_are_counted_by_their_reason_without_numbers_and_a_failed_job_is_named(tmp_path, capsys):
@@ -208,14 +201,10 @@ def training(tmp_path) -> Path:
     directory = tmp_path / "training"
     (directory / "params").mkdir(parents=True)
     (directory / "params" / "train.yaml").write_text("task: reach\nagent: {max_iterations: 10}\n")
-    lines = ["step,measure,value"]
-    for step in (1, 2, 3):
-        lines += [
-            f"{step},Perf/collection_time,1.5",
-            f"{step},Perf/learning_time,0.5",
-            f"{step},Perf/total_fps,{step}00",
-        ]
-    (directory / "progress.csv").write_text("\n".join([*lines, "3,Perf/evaluation_time,4.0", "4,Perf/col"]))
+    measures = ("Perf/collection_time,1.5", "Perf/learning_time,0.5")
+    lines = [f"{step},{each}" for step in (1, 2, 3) for each in (*measures, f"Perf/total_fps,{step}00")]
+    lines = ["step,measure,value", *lines, "3,Perf/evaluation_time,4.0", "4,Perf/col"]
+    (directory / "progress.csv").write_text("\n".join(lines))
     save(directory, 0, 2)
     return directory
 
@@ -223,41 +212,27 @@ def training(tmp_path) -> Path:
 def test_a_training_shows_its_iteration_rate_last_checkpoint_and_time_left(training, capsys):
     with RunLock(training).hold(alone=True):
         found = status(training, capsys, 0)
-    assert (found["state"], found["iteration"], found["max_iterations"], found["steps_per_s"]) == (
-        "running",
-        3,
-        10,
-        300,
-    )
+    figures = [found[name] for name in ("state", "iteration", "max_iterations", "steps_per_s", "last_checkpoint")]
+    assert figures == ["running", 3, 10, 300, str(training / "model_2.pt")]
     assert found["time_left_s"] == pytest.approx((3 * 2.0 + 4.0) / 3 * 7)
-    assert (found["last_checkpoint"], found["way_out"]) == (str(training / "model_2.pt"), None)
+    assert found["way_out"] is None
     (training / "model_best.pt").touch()
     assert main(["status", str(training)]) == 1
     first, *others = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(
-        rf"{re.escape(str(training))}: interrupted, iteration 3 of 10, 300 steps/s, last seen 0:0\d ago", first
-    )
+    said = rf"{re.escape(str(training))}: interrupted, iteration 3 of 10, 300 steps/s, last seen 0:0\d ago"
+    assert re.fullmatch(said, first)
     assert others == [
         f"last checkpoint: {training / 'model_2.pt'}",
         f"best checkpoint: {training / 'model_best.pt'} ({BEST_RULE})",
         f"continue with: isaaclab-arena resume {training}",
     ]
-
-
-def test_a_watch_that_waits_shows_its_training(training, capsys):
+    # A watch that waits shows its training.
     watch = training.with_name("watch_of_training")
     write_text(watch / "watch" / "training.txt", str(training))
     assert main(["status", str(watch)]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first == f"{watch}: ended, 0 checkpoints evaluated"
     assert second.startswith(f"{training}: interrupted, iteration 3 of 10")
-
-
-def test_the_parent_of_runs_is_answered_with_the_newest_run(tmp_path, capsys):
-    for name in ("2026-01-01", "2026-01-02"):
-        write_run(tmp_path / name, {"lift": "s"})
-    assert main(["status", str(tmp_path)]) == 2
-    assert f"did you mean '{tmp_path / '2026-01-02'}'?" in capsys.readouterr().err
 
 
 def test_of_very_many_jobs_those_that_need_a_look_are_shown_first(tmp_path, capsys):

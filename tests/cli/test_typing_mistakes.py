@@ -71,16 +71,28 @@ MISTAKES = {
     "resume": "Directory of an evaluation",
     "resume out": "did you mean 'out/second'?",
     "resume out/frist": "did you mean 'out/first'?",
+    "resume empty": "empty: holds no run: neither run.json nor params/train.yaml nor training.json",
+    "resume --retry_errors out": "DIRECTORY: comes first: isaaclab-arena resume DIRECTORY --retry_errors",
     "resume out/first --num_epsiodes 3": "did you mean '--num_episodes'?",
     "status out/frist": "did you mean 'out/first'?",
     "status --jsn out/first": "did you mean '--json'?",
     "film out/first --episode all": "did you mean '--episodes'?",
     "film out/first --episodes all --job lfit": "did you mean 'lift'?",
     "film out/first --episodes failure": "did you mean 'failures'?",
+    "film out/first --episodes some": "'some' is no list of episodes",
+    "film out/first --episodes discordant": "--episodes discordant and --baseline RUN or JOB belong together",
+    "film out/first --episodes all --baseline push": "--episodes discordant and --baseline RUN or JOB belong together",
+    "film out/first --episodes discordant --baseline rust": "there is no job 'rust'",
+    "film empty --episodes all": "holds no run.json",
     "compare out/first": "isaaclab-arena compare out/first --baseline lift",
     "compare": "isaaclab-arena compare BASELINE CANDIDATE",
     "compare out/first --bseline lift": "did you mean '--baseline'?",
     "compare out/first --baseline lfit": "did you mean 'lift'?",
+    "compare out/first out/second --baseline lift": "or one run and its job that is the baseline",
+    "compare out/first out/second --alpha 1.5": "--alpha: must be between 0 and 1, got 1.5",
+    "compare out/first out/second --margin 0": "--margin: must be between 0 and 1, got 0",
+    "compare out/first out/second --map lift": "--map: give OLD=NEW, two names of jobs, got 'lift'",
+    "compare out/first out/second --github_summary": "needs GITHUB_STEP_SUMMARY, which GitHub sets",
     "leaderboard --alpa 0.1 out/first": "did you mean '--alpha'?",
     "report out/first --embed 3": "did you mean '--embed_mb'?",
     "merge out": "did you mean 'out/second'?",
@@ -88,13 +100,21 @@ MISTAKES = {
     "merge out/first --columns sucess_rate": "did you mean 'success_rate'?",
     "verify out/first --smple 3": "did you mean '--sample'?",
     "replay out/first": "name the directory of one of its jobs",
+    "replay nowhere.hdf5": "DATASET: no recording at 'nowhere.hdf5'",
     "export out/first --lerobt": "did you mean '--lerobot'?",
     "export out/first": "give the one format to write: --arena or --robomimic",
+    "export out/first --lerobot --job lift": "--job: is for --robomimic and --rerun alone",
+    "export empty --arena --output there": "holds no run.json",
+    **{f"export out/first --arena --output {place}": "--output: "
+       for place in ("out/second", "no.pt", "link", "out/first")},
     "recover gone": "there is no directory 'gone'",
     # The rest.
     "list enviroments": "did you mean 'environments'?",
     "list environments my_environment": "adds its own by an entry point isaaclab_arena.environments",
     "list environments raech": "did you mean 'reach'?",
+    "list environments lift_object --embodimnt so101": "embodimnt: environment 'lift_object' has no such",
+    "list environments lift_object so101": "unexpected argument 'so101'",
+    "list policies scripted --speed 2": "unexpected argument '--speed'",
     "validate": "isaaclab-arena validate jobs.json",
     "validate jobs.json --limt 2": "did you mean '--limit'?",
     "watch gone": "type: isaaclab-arena watch TRAINING jobs.json",
@@ -102,15 +122,31 @@ MISTAKES = {
     "watch . --eval_jobs_confg jobs.json": "did you mean '--eval_jobs_config'?",
     "plan --diff 0.1 --baseline 0.5": "did you mean '--difference'?",
     "plan --difference 0.1": "with --baseline, or a run that has it with --from",
+    "plan --difference 0.3 --baseline 0.8": "--difference: from a rate of 0.8 it must lead to another one",
+    "plan --difference 0 --baseline 0.8": "--difference: from a rate of 0.8 it must lead to another one",
+    "plan --difference 0.1 --baseline 1.8": "--baseline: must be 0 to 1, got 1.8",
+    **{f"plan --difference 0.1 --baseline 0.8 --power {power}": "--power: must be between 0 and 1, got "
+       for power in ("0", "1", "-0.5", "nan")},
+    "plan --difference 0.1 --from out/first": "--job: say which of the run's jobs: lift, push, walk",
+    "plan --difference 0.1 --from out/first --job walk": "--job: 'walk' does not measure success",
     "robustness jobs.json --axis light": "did you mean '--axes'?",
+    "robustness jobs.json --axes robot_strat --output_dir arms": "did you mean 'robot_start'?",
+    "robustness out/first --num_envs 3": "--num_envs",
     "quickstart there --limt 2": "did you mean '--limit'?",
+    "quickstart no.pt": "is no directory; name another one",
     "new polcy mine": "Expected one of ('policy', 'task', 'robot')",
+    "new policy My-Policy": "use lower case, digits and underscores: my_policy",
+    "new policy class": "cannot be the name of a module",
+    "new policy scripted": "there is a policy called 'scripted' already",
+    "new task reach": "there is a task called 'reach' already",
+    "new task torch": "there is a module called 'torch' already",
+    "new policy empty": "'empty' is there already; nothing was written",
     "doctor --gpu all": "did you mean '--gpu_ids'?",
     "completion bsh": "Expected one of ('bash', 'zsh', 'fish')",
     "train --tsk reach": "did you mean '--task'?",
     "train reach --lr 3 --n_episodes 2": "learning_rate=... --n_episodes: unknown option; it is set by evaluation.",
     "train reach --resum x --num_envs many": "did you mean '--resume'? --num_envs: 'many' is not a whole number",
-}
+}  # fmt: skip
 MISTAKES_IN_A_FILE = {
     "num_episodes": ({"n_episodes": 3}, "n_episodes: unknown key; did you mean 'num_episodes'?"),
     "a wrong value under it": ({"sead": "two"}, 'seed: "two" is not a whole number'),
@@ -130,12 +166,15 @@ def directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [JOB]}))
     (tmp_path / "no.pt").write_text("hello")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     (tmp_path / "mine.py").write_text("def act(observation, gain: float = 1.0): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     for name in ("first", "second"):
-        run = write_run(tmp_path / "out" / name, {"lift": "sf", "push": "ff"})
+        run = write_run(tmp_path / "out" / name, {"lift": "sf", "push": "ff", "walk": "uu"})
         plan = dataclasses.replace(read_run_plan(run), command_line=(PROGRAM, "jobs.json"))
         write_run_plan(run, plan, revises=True)
     return tmp_path
@@ -194,10 +233,3 @@ def test_ctrl_c_during_imports_is_one_line(program, directory):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
-
-
-@pytest.mark.parametrize(("command", "operand"), [("run", "JOBS"), ("train", "TASK")])
-def test_the_usage_names_what_a_command_needs(command, operand, capsys):
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    assert f"usage: isaaclab-arena {command} {operand}" in capsys.readouterr().out

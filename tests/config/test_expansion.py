@@ -28,25 +28,21 @@ from tests.checkpoints.written import rsl_rl, trainer, write
 
 JOB = {"name": "mine", "policy_type": "zero_action", "num_episodes": 2}
 
-_WAY_OUT = "ask isaaclab-arena compare when their episodes are there"
-
 
 @dataclass
 class Listed:
     """A suite of numbered tasks, which needs an option to find them."""
 
-    num_tasks: int = 3
-    same: bool = False
+    numbers: Sequence[int] = (0, 1, 2)
     asked: list[Mapping[str, Any]] = field(default_factory=list)
 
     def tasks(self, options: Mapping[str, Any]) -> list[SuiteTask]:
         self.asked.append(dict(options))
         if options.get("checkout") == "nowhere":
             raise ConfigError(Problem("there is no such directory", key="checkout"))
-        numbers = [0 if self.same else number for number in range(self.num_tasks)]
         return [
             SuiteTask(label=f"task{number}", environment=f"cook:kitchen/{number}", options={"dish": number})
-            for number in numbers
+            for number in self.numbers
         ]
 
 
@@ -70,111 +66,82 @@ def problems(*jobs: dict[str, Any], suite: Any = None, **top: Any) -> list[str]:
     return list(map(str, raised.value.problems))
 
 
-def test_a_suite_becomes_one_job_per_task_and_all_share_the_rest():
+def test_a_suite_becomes_one_job_per_task_as_if_they_were_written_out():
     suite = Listed()
     mine = {**JOB, "suite": "kitchen", "arena_env_args": {"checkout": "here", "num_envs": 4}, "seed": 7}
-    found = read(mine, {**JOB, "name": "after", "arena_env_args": {"environment": "reach"}}, suite=suite)
-    assert [job.name for job in found.jobs] == ["mine-task0", "mine-task1", "mine-task2", "after"]
-    assert [job.environment for job in found.jobs[:3]] == [f"cook:kitchen/{number}" for number in range(3)]
-    assert {(job.num_envs, job.num_episodes, job.seed, job.policy_type) for job in found.jobs[:3]} == {
-        (4, 2, 7, "zero_action")
-    }
-    assert [job.environment_args for job in found.jobs[:3]] == [{"checkout": "here", "dish": each} for each in range(3)]
+    after = {**JOB, "name": "after", "arena_env_args": {"environment": "reach"}}
+    found = read(mine, after, suite=suite)
+    written = [
+        {
+            **mine,
+            "name": f"mine-task{number}",
+            "suite": None,
+            "arena_env_args": {**mine["arena_env_args"], "environment": f"cook:kitchen/{number}", "dish": number},
+        }
+        for number in range(3)
+    ]
     assert [job.suite for job in found.jobs] == [
         *(SuiteMember(name="mine", suite="kitchen", task=f"task{number}") for number in range(3)),
         None,
     ]
-    assert [job.index for job in found.jobs] == [0, 1, 2, 3]
+    assert tuple(replace(job, suite=None) for job in found.jobs) == read(*written, after).jobs
+    assert found.config_hash == read(*written, after).config_hash
     assert suite.asked == [{"checkout": "here", "num_envs": 4}]
 
 
-def test_a_sweep_makes_a_suite_of_each_combination():
-    found = read({**JOB, "suite": "kitchen", "sweep": {"seed": [0, 1]}})
-    assert [job.name for job in found.jobs[2:4]] == ["mine-seed0-task2", "mine-seed1-task0"]
-    assert [job.suite.name for job in found.jobs if job.suite] == ["mine-seed0"] * 3 + ["mine-seed1"] * 3
-
-
-def test_suites_can_be_swept_and_stand_in_the_defaults():
-    registry = registered(kitchen=Listed(num_tasks=1), garden=Listed(num_tasks=2))
-    swept = {**JOB, "sweep": {"suite": ["kitchen", "garden"]}}
-    found = read_jobs({"jobs": [swept]}, source="jobs.yaml", suites=registry)
-    assert [job.name for job in found.jobs] == ["mine-kitchen-task0", "mine-garden-task0", "mine-garden-task1"]
+def test_suites_can_be_swept_each_combination_is_one_and_they_stand_in_the_defaults():
+    registry = registered(kitchen=Listed((0,)), garden=Listed((0, 1)))
+    swept = {**JOB, "sweep": {"suite": ["kitchen", "garden"], "seed": [1]}}
+    found = read_jobs({"jobs": [swept]}, source="jobs.yaml", suites=registry).jobs
+    combinations = ["mine-kitchen-seed1", "mine-garden-seed1", "mine-garden-seed1"]
+    assert [job.suite.name for job in found if job.suite] == combinations
+    assert [job.name for job in found] == [f"{combinations[index]}-task{index // 2}" for index in range(3)]
     assert len(read(JOB, defaults={"suite": "kitchen"}).jobs) == 3
     own = {**JOB, "suite": None, "arena_env_args": {"environment": "reach"}}
     assert [job.name for job in read(own, defaults={"suite": "kitchen"}).jobs] == ["mine"]
 
 
-def test_a_suite_is_the_run_of_its_jobs_written_out():
-    environments = [{"environment": f"cook:kitchen/{number}", "dish": number} for number in range(3)]
-    written = [
-        {**JOB, "name": f"mine-task{number}", "arena_env_args": each} for number, each in enumerate(environments)
-    ]
-    assert read({**JOB, "suite": "kitchen"}).config_hash == read(*written).config_hash
-
-
 @pytest.mark.parametrize(
-    ("changes", "suite", "expected"),
+    ("changes", "suite", "job", "expected"),
     [
-        ({"suite": "kitchn"}, None, "suite: no suite called 'kitchn'; did you mean 'kitchen'?"),
-        ({"suite": 3}, None, "suite: 3 is not the name of a suite"),
-        ({"suite": "kitchen", "arena_env_args": {"environment": "reach"}}, None,
-         "suite: gives every job its environment; leave out either this or arena_env_args.environment"),
-        ({"suite": "kitchen", "arena_env_args": {"checkout": "nowhere"}}, None,
-         "arena_env_args.checkout: there is no such directory"),
-        ({"suite": "kitchen", "arena_env_args": 3}, None, "arena_env_args: 3 is not a mapping"),
-        ({"suite": "kitchen", "name": "m" * 78}, None,
-         "name: with a task behind it, has 84 characters; at most 80 are allowed"),
-        ({"suite": "kitchen"}, Listed(num_tasks=0), "suite: 'kitchen' lists no task"),
-        ({"suite": "kitchen"}, Listed(same=True), "suite: 'kitchen' lists a task twice"),
-        ({"suite": "kitchen"}, object, "suite: 'kitchen' is registered as a type, which lists no tasks"),
+        ({"suite": "kitchn"}, None, "mine", "suite: no suite called 'kitchn'; did you mean 'kitchen'?"),
+        ({"suite": 3}, None, "mine", "suite: 3 is not the name of a suite"),
+        ({"arena_env_args": {"environment": "reach"}}, None, "mine", "suite: gives every job its environment"),
+        ({"arena_env_args": {"checkout": "nowhere"}}, None, "mine", "arena_env_args.checkout: there is no such"),
+        ({"arena_env_args": 3}, None, "mine", "arena_env_args: 3 is not a mapping"),
+        ({"name": "m" * 78}, None, "m" * 78, "name: with a task behind it, has 84 characters; at most 80"),
+        ({}, Listed(()), "mine", "suite: 'kitchen' lists no task"),
+        ({}, Listed((0, 0)), "mine", "suite: 'kitchen' lists a task twice"),
+        ({}, object, "mine", "suite: 'kitchen' is registered as a type, which lists no tasks"),
+        # Of all jobs of a suite once.
+        ({"num_episodes": 0}, None, "mine", "num_episodes: must be at least 1, got 0"),
+        ({"name": "taken"}, None, "taken-task1", "name: is taken by an earlier job"),
     ],
-)  # fmt: skip
-def test_what_is_wrong_with_a_suite_is_told_with_its_key(changes, suite, expected):
-    name = changes.get("name", "mine")
-    assert problems({**JOB, **changes}, suite=suite) == [f"jobs.yaml: job '{name}': {expected}"]
+    ids=str,
+)
+def test_what_is_wrong_with_a_suite_is_told_with_its_key(changes, suite, job, expected):
+    taken = {**JOB, "name": "taken-task1", "arena_env_args": {"environment": "reach"}}
+    [problem] = problems(taken, {**JOB, "suite": "kitchen", **changes}, suite=suite)
+    assert problem.startswith(f"jobs.yaml: job '{job}': {expected}")
 
 
-def test_what_is_wrong_with_all_jobs_of_a_suite_is_told_once():
-    assert problems({**JOB, "suite": "kitchen", "num_episodes": 0}) == [
-        "jobs.yaml: job 'mine': num_episodes: must be at least 1, got 0"
-    ]
-
-
-def test_a_task_whose_job_gets_a_name_that_is_taken_is_refused():
-    taken = {**JOB, "name": "mine-task1", "arena_env_args": {"environment": "reach"}}
-    [problem] = problems({**JOB, "suite": "kitchen"}, taken)
-    assert "job 'mine-task1': name: is taken by an earlier job" in problem
+@pytest.mark.parametrize("named", ["mine-task1", "mine"])
+def test_no_question_stops_a_suite_early(named):
+    [problem] = problems({**JOB, "suite": "kitchen"}, bars=[{"job": named, "at_least": 0.5, "stop": {}}])
+    assert problem.startswith("jobs.yaml: bars[0].job: ")
+    assert f"'{named}'" in problem
 
 
 def test_a_suite_may_not_make_more_jobs_than_a_file_may_have():
-    registry = registered(kitchen=Listed(num_tasks=MAX_JOBS + 1))
-    with pytest.raises(ConfigError, match=f"suite: makes {MAX_JOBS + 1} jobs, and a file may have {MAX_JOBS} in all"):
+    registry = registered(kitchen=Listed(range(MAX_JOBS + 1)))
+    with pytest.raises(ConfigError, match=f"suite: makes {MAX_JOBS + 1} jobs"):
         refuse(read_jobs({"jobs": [{**JOB, "suite": "kitchen"}]}, source="jobs.yaml", suites=registry).problems)
-
-
-def test_where_no_suites_are_known_a_suite_is_refused():
-    with pytest.raises(ConfigError, match="no suite called 'kitchen'"):
-        refuse(read_jobs({"jobs": [{**JOB, "suite": "kitchen"}]}, source="jobs.yaml").problems)
-
-
-@pytest.mark.parametrize(
-    ("named", "what"),
-    [("mine-task1", "job 'mine-task1' belongs to a suite"), ("mine", "'mine' is a suite")],
-    ids=["task", "suite"],
-)
-def test_no_question_stops_a_suite_early(named, what):
-    [problem] = problems({**JOB, "suite": "kitchen"}, bars=[{"job": named, "at_least": 0.5, "stop": {}}])
-    assert problem == f"jobs.yaml: bars[0].job: {what}, and suites do not stop early: {_WAY_OUT}"
 
 
 # Tests of sweeps.
 
 
 KEYS = frozenset({"name", "seed", "policy_type", "arena_env_args", "policy_config_dict", "sweep"})
-
-
-def names(name: str, sweep: dict) -> list[str]:
-    return [job["name"] for job in expand({"name": name}, sweep)]
 
 
 def test_the_last_key_changes_fastest():
@@ -188,30 +155,25 @@ def test_the_last_key_changes_fastest():
     }
 
 
-def test_without_a_sweep_the_job_stays_as_it_is():
-    assert names("lift", {}) == ["lift"]
-    assert names("lift-{seed}", {}) == ["lift-{seed}"]
-
-
 @pytest.mark.parametrize(
-    ("sweep", "expected"),
+    ("name", "sweep", "expected"),
     [
-        ({"policy_type": ["my_package.policies.Mine", "zero_action"]}, ["a-Mine", "a-zero_action"]),
-        ({"policy_type": ["one.Mine", "two.Mine"]}, ["a-policy_type0", "a-policy_type1"]),
-        ({"policy_config_dict.path": ["runs/a b.pt", "runs/c.pt"]}, ["a-runs_a_b.pt", "a-runs_c.pt"]),
-        ({"policy_config_dict.scale": [0.5, -1]}, ["a-scale0.5", "a-scale-1"]),
-        ({"policy_config_dict.fast": [True, None]}, ["a-fasttrue", "a-fastnone"]),
-        ({"policy_config_dict": [{"x": 1}, {"x": 2}]}, ["a-policy_config_dict0", "a-policy_config_dict1"]),
+        ("a", {}, ["a"]),
+        ("a-{seed}", {}, ["a-{seed}"]),
+        ("a", {"policy_type": ["my_package.policies.Mine", "zero_action"]}, ["a-Mine", "a-zero_action"]),
+        ("a", {"policy_type": ["one.Mine", "two.Mine"]}, ["a-policy_type0", "a-policy_type1"]),
+        ("a", {"policy_config_dict.path": ["runs/a b.pt", "runs/c.pt"]}, ["a-runs_a_b.pt", "a-runs_c.pt"]),
+        ("a", {"policy_config_dict.scale": [0.5, -1]}, ["a-scale0.5", "a-scale-1"]),
+        ("a", {"policy_config_dict.fast": [True, None]}, ["a-fasttrue", "a-fastnone"]),
+        ("a", {"policy_config_dict": [{"x": 1}, {"x": 2}]}, ["a-policy_config_dict0", "a-policy_config_dict1"]),
+        # A placeholder takes the value, and the rest is appended.
+        ("lift-{object}", {"seed": [3], "arena_env_args.object": ["cube"]}, ["lift-cube-seed3"]),
+        ("{arena_env_args.object}-{seed}", {"seed": [3], "arena_env_args.object": ["cube"]}, ["cube-3"]),
     ],
+    ids=str,
 )
-def test_a_name_says_what_was_swept(sweep, expected):
-    assert names("a", sweep) == expected
-
-
-def test_a_placeholder_takes_the_value_and_the_rest_is_appended():
-    sweep = {"seed": [3], "arena_env_args.object": ["cube"]}
-    assert names("lift-{object}", sweep) == ["lift-cube-seed3"]
-    assert names("{arena_env_args.object}-{seed}", sweep) == ["cube-3"]
+def test_a_name_says_what_was_swept(name, sweep, expected):
+    assert [job["name"] for job in expand({"name": name}, sweep)] == expected
 
 
 @pytest.mark.parametrize(
@@ -234,7 +196,6 @@ def test_a_sweep_that_cannot_be_expanded_is_refused(job, sweep, message):
 # Tests of `checkpoints` in job files.
 
 
-MUST_BE = "checkpoints: must be all, best, last, a list of steps or a glob such as model_*00.pt"
 ARCHIVE = rsl_rl(0)["model_100.pt"]
 
 
@@ -257,7 +218,8 @@ def refusal(directory: Path, asked: Any, **more: Any) -> str:
     with pytest.raises(ConfigError) as refused:
         checkpoints_read(directory, asked, **more)
     (problem,) = refused.value.problems
-    return str(problem).replace(str(directory), "DIR")
+    assert (problem.file, problem.job) == ("jobs.yaml", "go1")
+    return f"{problem.key}: {problem.message}".replace(str(directory), "DIR")
 
 
 @pytest.mark.parametrize(
@@ -270,15 +232,16 @@ def refusal(directory: Path, asked: Any, **more: Any) -> str:
         (50, {"go1-50": 50}),
         ({"pattern": "model_*0.pt", "steps": [50]}, {"go1-50": 50}),
         ("model_*0.pt", {"go1-0": 0, "go1-50": 50, "go1-100": 100}),
+        (None, {"go1": None}),
     ],
     ids=str,
 )
 def test_one_job_becomes_one_per_checkpoint_with_its_step_beside_it(trained, asked, jobs):
     found = checkpoints_read(trained, asked)
-    assert {job.name: job.swept["checkpoint_step"] for job in found} == jobs
+    assert {job.name: job.swept.get("checkpoint_step") for job in found} == jobs
     files = [Path(job.policy_config_dict["checkpoint_path"]) for job in found]
-    assert [file.name for file in files] == [f"model_{name.removeprefix('go1-')}.pt" for name in jobs]
-    assert all(file.parent == trained for file in files)
+    names = [f"model_{name.removeprefix('go1-')}.pt" for name in jobs]
+    assert files == ([trained / name for name in names] if asked else [trained])
 
 
 def test_the_best_has_the_step_that_its_training_says(trained, tmp_path, caplog):
@@ -289,71 +252,48 @@ def test_the_best_has_the_step_that_its_training_says(trained, tmp_path, caplog)
     assert (job.name, job.swept["checkpoint_step"]) == ("go1-best", 50)
 
 
-def test_the_best_may_be_one_of_the_others(tmp_path):
-    write(
-        tmp_path,
-        {**trainer(0), "checkpoint-100/trainer_state.json": b'{"best_model_checkpoint": "out/checkpoint-100"}'},
-    )
-    (job,) = checkpoints_read(tmp_path, "best", option="model_path")
-    assert job.policy_config_dict == {"model_path": str(tmp_path / "checkpoint-100")}
-    assert (job.name, job.swept["checkpoint_step"]) == ("go1-best", 100)
-
-
-def test_the_option_may_be_that_of_another_policy(tmp_path):
-    write(tmp_path, trainer(0))
-    (job,) = checkpoints_read(tmp_path, "all", option="model_path")
-    assert job.policy_config_dict == {"model_path": str(tmp_path / "checkpoint-100")}
-
-
 def test_every_combination_of_a_sweep_has_the_checkpoints(trained):
     found = checkpoints_read(trained, [0, 50], sweep={"seed": [1, 2]})
     assert [(job.name, job.seed, dict(job.swept)) for job in found] == [
-        ("go1-seed1-0", 1, {"seed": 1, "checkpoint_step": 0}),
-        ("go1-seed1-50", 1, {"seed": 1, "checkpoint_step": 50}),
-        ("go1-seed2-0", 2, {"seed": 2, "checkpoint_step": 0}),
-        ("go1-seed2-50", 2, {"seed": 2, "checkpoint_step": 50}),
+        (f"go1-seed{seed}-{step}", seed, {"seed": seed, "checkpoint_step": step}) for seed in (1, 2) for step in (0, 50)
     ]
 
 
-def test_a_job_without_the_key_is_one_job(trained):
-    (job,) = checkpoints_read(trained, None)
-    assert (job.name, dict(job.swept)) == ("go1", {})
+def test_the_checkpoints_of_another_trainer_belong_to_the_option_of_another_policy(tmp_path):
+    best = {"checkpoint-100/trainer_state.json": b'{"best_model_checkpoint": "out/checkpoint-100"}'}
+    write(tmp_path, {**trainer(0), **best})
+    for asked, name in (("all", "go1-100"), ("best", "go1-best")):
+        (job,) = checkpoints_read(tmp_path, asked, option="model_path")
+        assert job.policy_config_dict == {"model_path": str(tmp_path / "checkpoint-100")}
+        assert (job.name, job.swept["checkpoint_step"]) == (name, 100)
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("asked", "more", "message"),
     [
-        ([50, 75], "checkpoints: there is no checkpoint of step 75 in 'DIR'; its steps are 0, 50, 100"),
-        ("model_9*.pt", "checkpoints: there is none like \"model_9*.pt\" in 'DIR'; its steps are 0, 50, 100"),
-        ("newest", f'{MUST_BE}, got "newest"'),
-        ([], f"{MUST_BE}, got []"),
-        ([True], f"{MUST_BE}, got [true]"),
+        ([50, 75], {}, "checkpoints: there is no checkpoint of step 75 in 'DIR'; its steps are 0, 50"),
+        ("model_9*.pt", {}, "checkpoints: there is none like \"model_9*.pt\" in 'DIR'; its steps are 0, 50"),
+        ("newest", {}, "checkpoints: must be all, best, last, a list of steps or a glob"),
+        ([], {}, "got []"),
+        ([True], {}, "got [true]"),
+        ("last", {}, "DIR/model_100.pt' cannot be loaded: is not complete"),
+        ("all", {"policy_config_dict": {"checkpoint_path": "DIR/model_50.pt"}}, "'DIR/model_50.pt' is no directory"),
+        ("all", {"policy_config_dict": {}}, "checkpoints: needs the directory of the training"),
+        (
+            "all",
+            {"policy_config_dict": {"checkpoint_path": "DIR/empty"}},
+            "in 'DIR/empty'; its steps are none",
+        ),
+        ("best", {"policy_config_dict": {"checkpoint_path": "DIR/empty"}}, "'DIR/empty' names no best checkpoint"),
     ],
     ids=str,
 )
-def test_checkpoints_that_are_not_there_are_refused(trained, asked, message):
-    assert refusal(trained, asked) == f"jobs.yaml: job 'go1': {message}"
-
-
-def test_a_checkpoint_that_is_still_being_written_is_refused(trained):
+def test_checkpoints_that_are_not_there_are_refused(trained, asked, more, message):
+    (trained / "empty").mkdir()
     (trained / "model_100.pt").write_bytes(ARCHIVE[:-9])
-    assert "DIR/model_100.pt' cannot be loaded: is not complete: its list of contents is missing" in refusal(
-        trained, "last"
-    )
-
-
-def test_a_directory_without_checkpoints_is_refused(tmp_path):
-    assert "there is none like \"all\" in 'DIR'; its steps are none" in refusal(tmp_path, "all")
-    assert "checkpoints: the training in 'DIR' names no best checkpoint" in refusal(tmp_path, "best")
-
-
-def test_what_names_no_directory_is_refused(trained):
-    assert "policy_config_dict.checkpoint_path: 'DIR/model_50.pt' is no directory" in refusal(
-        trained, "all", policy_config_dict={"checkpoint_path": str(trained / "model_50.pt")}
-    )
-    assert "checkpoints: needs the directory of the training as an option of the policy: checkpoint_path" in refusal(
-        trained, "all", policy_config_dict={}
-    )
+    for options in more.values():
+        options |= {name: path.replace("DIR", str(trained)) for name, path in options.items()}
+    assert message in refusal(trained, asked, **more)
 
 
 @pytest.mark.parametrize(
@@ -424,10 +364,17 @@ def test_axes_and_levels_are_read(value, asked):
     ],
     ids=str,
 )
-def test_what_is_wrong_is_told_with_its_job(value, message):
+def test_what_is_wrong_with_robustness_is_told_with_its_job(value, message):
     with pytest.raises(ConfigError) as refused:
         robustness_read({"name": "reach", "robustness": value})
     assert f"jobs.yaml: job 'reach': {message}" in {str(problem) for problem in refused.value.problems}
+
+
+def test_an_arm_needs_a_name_of_its_own_and_a_program_that_makes_arms():
+    with pytest.raises(ConfigError, match="is taken by an earlier job"):
+        robustness_read({"name": "a-0"}, {"name": "a", "robustness": {"levels": 1}})
+    [problem] = read_jobs({"jobs": [{**ROBUSTNESS_JOB, "name": "a", "robustness": {}}]}, source="jobs.yaml").problems
+    assert (problem.job, problem.key) == ("a", "robustness")
 
 
 def test_arms_stand_where_their_job_stood_and_are_counted_on():
@@ -442,14 +389,3 @@ def test_defaults_the_file_and_the_command_line_may_ask_for_it_and_the_job_has_t
     assert [job.name for job in robustness_read({"name": "a"}, more=of_file, defaults=asked)] == ["a-0", "a-3"]
     own = {"name": "a", "robustness": {"levels": [4]}}
     assert [job.name for job in robustness_read(own, more=of_file, defaults=asked)] == ["a-0", "a-4"]
-
-
-def test_an_arm_with_the_name_of_another_job_is_refused():
-    with pytest.raises(ConfigError, match="is taken by an earlier job"):
-        robustness_read({"name": "a-0"}, {"name": "a", "robustness": {"levels": 1}})
-
-
-def test_a_program_that_makes_no_arms_refuses_the_key():
-    job = {**ROBUSTNESS_JOB, "name": "a", "robustness": {}}
-    with pytest.raises(ConfigError, match="job 'a': robustness: is for runs of a job file"):
-        refuse(read_jobs({"jobs": [job]}, source="jobs.yaml").problems)

@@ -27,17 +27,9 @@ def problems_of(load):
 
 
 def test_a_job_gets_arenas_defaults(load):
-    jobs = load({"jobs": [{**JOB, "num_episodes": 5}]}).jobs
-    assert jobs == (
-        JobConfig(
-            index=0,
-            name="lift",
-            environment="lift_object",
-            policy_type="zero_action",
-            num_episodes=5,
-            chooses_num_envs=True,
-        ),
-    )
+    given = {"name": "lift", "policy_type": "zero_action", "num_episodes": 5}
+    [job] = load({"jobs": [{**JOB, **given}]}).jobs
+    assert job == JobConfig(index=0, environment="lift_object", chooses_num_envs=True, **given)
 
 
 @pytest.fixture
@@ -55,16 +47,21 @@ def test_a_policys_options_may_be_in_a_file_beside_the_job_file_or_in_the_workin
     policy_file, tmp_path, monkeypatch
 ):
     read = {"speed": 0.5, "checkpoint_path": str(Path("~/a.pt").expanduser())}
-    job = {**JOB, "policy_config_dict": "policy.yaml"}
-    assert options_in(policy_file, {"jobs": [job]}) == [read]
-    assert options_in(policy_file, {"jobs": [{**JOB, "policy_args": "policy.yaml"}]}) == [read]
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
     (here / "other.yaml").write_text("speed: 2")
-    assert options_in(policy_file, {"jobs": [{**job, "policy_config_dict": "other.yaml"}]}) == [{"speed": 2}]
-    absolute = str(tmp_path / "policy.yaml")
-    assert options_in(here / "jobs.yaml", {"jobs": [{**job, "policy_config_dict": absolute}]}) == [read]
+    for place, key, named, options in (
+        (policy_file, "policy_config_dict", "policy.yaml", read),
+        (policy_file, "policy_args", "policy.yaml", read),
+        (policy_file, "policy_config_dict", "other.yaml", {"speed": 2}),
+        (here / "jobs.yaml", "policy_config_dict", str(tmp_path / "policy.yaml"), read),
+    ):
+        assert options_in(place, {"jobs": [{**JOB, key: named}]}) == [options]
+    (tmp_path / "wrong.yaml").write_text("[1, 2]")
+    policy_file.write_text(yaml.safe_dump({"jobs": [{**JOB, "policy_config_dict": "wrong.yaml"}]}))
+    [problem] = load_jobs_file(policy_file).problems
+    assert (problem.job, problem.key) == ("lift", "policy_config_dict")
 
 
 def test_a_file_of_options_goes_over_defaults_and_into_sweeps_and_interpolations_as_what_it_holds(policy_file):
@@ -82,59 +79,20 @@ def test_a_file_of_options_goes_over_defaults_and_into_sweeps_and_interpolations
     assert options_in(policy_file, named) == [{"speed": 2}]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [(None, "no such file"), ("[1, 2]", "holds no mapping of the policy's options")]
-)
-def test_a_file_without_options_is_named_with_the_job(policy_file, text, message):
-    if text is not None:
-        (policy_file.parent / "wrong.yaml").write_text(text)
-    policy_file.write_text(yaml.safe_dump({"jobs": [{**JOB, "policy_config_dict": "wrong.yaml"}]}))
-    problems = load_jobs_file(policy_file).problems
-    assert [(each.job, each.key) for each in problems] == [("lift", "policy_config_dict")]
-    assert message in problems[0].message
-
-
 def test_every_key_of_arenas_job_files_is_understood(load):
-    job = {
-        "name": "lift",
-        "arena_env_args": {
-            "environment": "lift_object",
-            "num_envs": 4,
-            "env_spacing": 2.5,
-            "enable_cameras": True,
-            "placement_seed": 7,
-            "object": "cube",
-            "object_set": ["a", "b"],
-            "nothing": None,
-        },
-        "policy_type": "my.Policy",
-        "policy_config_dict": {"policy_device_id": None},
-        "num_episodes": 6,
-        "num_rebuilds": 2,
-        "language_instruction": "lift it",
-        "variations": {"light": {"enabled": True}},
-        "seed": 3,
-        "status": "completed",
-    }
-    assert load({"jobs": [job]}).jobs == (
+    same = {
+        "name": "lift", "policy_type": "my.Policy", "policy_config_dict": {"policy_device_id": None}, "num_episodes": 6,
+        "num_rebuilds": 2, "language_instruction": "lift it", "variations": {"light": {"enabled": True}}, "seed": 3,
+    }  # fmt: skip
+    of_environment = {"num_envs": 4, "enable_cameras": True, "placement_seed": 7}
+    own = {"object": "cube", "object_set": ["a", "b"]}
+    named = {"environment": "lift_object", "env_spacing": 2.5, "nothing": None, **of_environment, **own}
+    assert load({"jobs": [{**same, "status": "completed", "arena_env_args": named}]}).jobs == (
         JobConfig(
-            index=0,
-            name="lift",
-            environment="lift_object",
-            environment_args={"object": "cube", "object_set": ["a", "b"]},
-            num_envs=4,
-            enable_cameras=True,
-            placement_seed=7,
-            policy_type="my.Policy",
-            policy_config_dict={"policy_device_id": None},
-            num_episodes=6,
-            num_rebuilds=2,
-            language_instruction="lift it",
-            variations={"light": {"enabled": True}},
-            seed=3,
-            status=JobStatus.COMPLETED,
+            index=0, environment="lift_object", environment_args=own, status=JobStatus.COMPLETED,
+            **same, **of_environment,
         ),
-    )
+    )  # fmt: skip
 
 
 def test_token_lists_and_policy_args_mean_the_same_as_mappings(load):
@@ -155,76 +113,47 @@ def test_a_jobs_interpreter_is_an_option_of_its_policy(load):
     assert short == load({"jobs": [{**JOB, "python": "a", "policy_config_dict": {"speed": 1, "python": "a"}}]})
 
 
-def test_json_and_yaml_say_the_same(tmp_path):
-    document = {"defaults": {"num_episodes": 3}, "jobs": [JOB]}
-    (tmp_path / "a.json").write_text(json.dumps(document))
-    (tmp_path / "a.yaml").write_text(yaml.safe_dump(document))
-    from_json, from_yaml = load_jobs_file(tmp_path / "a.json"), load_jobs_file(tmp_path / "a.yaml")
-    assert from_json.jobs == from_yaml.jobs
-    assert from_json.config_hash == from_yaml.config_hash
-
-
-def test_the_hash_tells_different_jobs_apart(load):
-    first = load({"jobs": [JOB]})
-    assert first.config_hash == load({"jobs": [JOB]}).config_hash
-    assert first.config_hash != load({"jobs": [{**JOB, "seed": 1}]}).config_hash
+@pytest.mark.parametrize(
+    ("change", "is_same"),
+    [
+        ({}, True),
+        ({"seed": 1}, False),
+        ({"timeout_s": 60, "episode_timeout_s": 1.5}, True),
+    ],
+    ids=str,
+)
+def test_the_hash_is_that_of_what_decides_the_results(load, tmp_path, change, is_same):
+    plain = load({"jobs": [JOB]})
+    changed = load({"jobs": [{**JOB, **change}], "tracking": ["wandb", "tensorboard"]})
+    assert changed.tracking == ("wandb", "tensorboard")
+    assert (changed.jobs == plain.jobs) == (change == {})
+    assert (changed.config_hash == plain.config_hash) == is_same
+    (tmp_path / "jobs.yaml").write_text(yaml.safe_dump({"jobs": [JOB]}))
+    assert load_jobs_file(tmp_path / "jobs.yaml").config_hash == plain.config_hash
 
 
 def test_a_job_of_a_sweep_knows_what_was_swept_and_is_the_same_job_as_one_that_is_written_out(load):
     sweep = {"policy_config_dict.speed": ["${variables.slow}", 2], "seed": [4]}
     swept = load({"variables": {"slow": 0.5}, "jobs": [{**JOB, "name": "a", "sweep": sweep}]})
-    assert [job.swept for job in swept.jobs] == [
-        {"policy_config_dict.speed": 0.5, "seed": 4},
-        {"policy_config_dict.speed": 2, "seed": 4},
-    ]
+    assert [job.swept for job in swept.jobs] == [{"policy_config_dict.speed": speed, "seed": 4} for speed in (0.5, 2)]
     written = [
         {**JOB, "name": job.name, "seed": 4, "policy_config_dict": {"speed": job.swept["policy_config_dict.speed"]}}
         for job in swept.jobs
     ]
     assert load({"jobs": written}).config_hash == swept.config_hash
     assert [job.swept for job in load({"jobs": written}).jobs] == [{}, {}]
-
-
-def test_a_swept_key_that_another_one_replaces_has_no_value(load):
+    # A key that another one replaces has no value.
     sweep = {"policy_config_dict.speed": [1], "policy_config_dict": [{"other": 2}]}
     (job,) = load({"jobs": [{**JOB, "name": "a", "sweep": sweep}]}).jobs
     assert job.swept == {"policy_config_dict.speed": None, "policy_config_dict": {"other": 2}}
 
 
-def test_how_long_a_job_may_take_is_no_part_of_the_hash(load):
-    limited = load({"jobs": [{**JOB, "timeout_s": 60, "episode_timeout_s": 1.5}]})
-    assert (limited.jobs[0].timeout_s, limited.jobs[0].episode_timeout_s) == (60.0, 1.5)
-    assert limited.config_hash == load({"jobs": [JOB]}).config_hash
-
-
-@pytest.mark.parametrize("key", ["timeout_s", "episode_timeout_s"])
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (0, "must be greater than 0"),
-        (-1.5, "must be greater than 0"),
-        (1e9, "must be at most 100000000"),
-        ("60", "is not a number"),
-        (True, "is not a number"),
-    ],
-)
-def test_a_time_limit_is_a_positive_number_of_seconds(problems_of, key, value, message):
-    [problem] = problems_of({"jobs": [{**JOB, key: value}]})
-    assert problem.key == key
-    assert message in problem.message
-
-
-def test_defaults_lie_under_each_job(load):
+def test_defaults_lie_under_each_job_whose_own_length_replaces_theirs(load):
     defaults = {"num_episodes": 20, "seed": 4, "arena_env_args": {"num_envs": 8, "embodiment": "panda"}}
     own = {**JOB, "arena_env_args": {"environment": "lift_object", "num_envs": 2}, "seed": None}
-    [job] = load({"defaults": defaults, "jobs": [own]}).jobs
-    assert (job.num_episodes, job.num_envs, job.seed) == (20, 2, 0)
-    assert job.environment_args == {"embodiment": "panda"}
-
-
-def test_a_jobs_own_length_replaces_the_default_length(load):
-    [job] = load({"defaults": {"num_episodes": 20}, "jobs": [{**JOB, "num_steps": 100}]}).jobs
-    assert (job.num_steps, job.num_episodes) == (100, None)
+    job, steps = load({"defaults": defaults, "jobs": [own, {**JOB, "name": "b", "num_steps": 100}]}).jobs
+    assert (job.num_episodes, job.num_envs, job.seed, job.environment_args) == (20, 2, 0, {"embodiment": "panda"})
+    assert (steps.num_steps, steps.num_episodes, steps.num_envs, steps.seed) == (100, None, 8, 4)
 
 
 def test_the_command_line_speaks_for_jobs_that_do_not(load):
@@ -266,11 +195,6 @@ def test_interpolation_reaches_variables_defaults_other_jobs_and_the_job_itself(
     assert can.policy_config_dict == {"object": "can"}
 
 
-def _of_levels(levels: int, reference: str) -> dict[str, Any]:
-    """Return variables of which each holds a reference to the one before twice; ``{0}`` is the number of that one."""
-    return {"a0": "x", **{f"a{level}": reference.format(level - 1) * 2 for level in range(1, levels + 1)}}
-
-
 @pytest.mark.parametrize(
     ("reference", "further"),
     [
@@ -286,34 +210,14 @@ def test_references_whose_names_are_results_are_followed_and_counted_too(load, p
     texts |= {f"t{level}": f"{{variables.a{level}}}" for level in range(15)}
 
     def document(levels: int) -> dict[str, Any]:
-        variables = {**further, **texts, **_of_levels(levels, reference)}
+        # Each variable holds a reference to the one before twice.
+        doubled = {f"a{level}": reference.format(level - 1) * 2 for level in range(1, levels + 1)}
+        variables = {**further, **texts, "a0": "x", **doubled}
         return {"variables": variables, "jobs": [{**JOB, "policy_type": f"${{variables.a{levels}}}"}]}
 
     assert load(document(3)).jobs[0].policy_type == "x" * 8
     [problem] = problems_of(document(15))
-    assert "need more than 1100 look-ups of other keys" in problem.message
-
-
-def test_a_mapping_that_is_created_elsewhere_is_counted_where_it_is(problems_of):
-    levels = {
-        f"l{level}": {"before": f"${{variables.l{level - 1}.made}}", "made": "${oc.create:${variables.pair}}"}
-        for level in range(1, 16)
-    }
-    pair = {"left": "${..before}", "right": "${..before}"}
-    variables = {"before": "x", "pair": pair, "l0": {"made": "x"}, **levels}
-    [problem] = problems_of({"variables": variables, "jobs": [{**JOB, "policy_config_dict": "${variables.l15.made}"}]})
-    assert "need more than 1100 look-ups of other keys" in problem.message
-
-
-def test_references_inside_a_created_mapping_are_counted_too(load, problems_of):
-    def document(levels: int) -> dict[str, Any]:
-        texts = [f"k{level}: '\\${{.k{level - 1}}}\\${{.k{level - 1}}}'" for level in range(1, levels + 1)]
-        variables = {"made": f"${{oc.create:{{k0: x, {', '.join(texts)}}}}}"}
-        return {"variables": variables, "jobs": [{**JOB, "policy_type": f"${{variables.made.k{levels}}}"}]}
-
-    assert load(document(3)).jobs[0].policy_type == "x" * 8
-    [problem] = problems_of(document(15))
-    assert "need more than 1100 look-ups of other keys" in problem.message
+    assert "1100 look-ups" in problem.message
 
 
 def test_a_resolver_of_the_program_may_load_another_job_file(load):
@@ -348,17 +252,18 @@ def test_a_sweep_gives_stable_indices_and_names(load):
     assert jobs[3].language_instruction == "seed 1"
 
 
+# Mistakes: what names the thing, the value and the way out.
+
+
 @pytest.mark.parametrize(
     ("document", "key", "message"),
     [
         ([], None, "the top level is [], not a mapping"),
         ("text", None, 'the top level is "text"'),
-        (3, None, "the top level is 3"),
         ({}, "jobs", "is missing"),
         ({"jobs": None}, "jobs", "null is not a list"),
-        ({"jobs": {}}, "jobs", "{} is not a list"),
         ({"jobs": []}, "jobs", "lists no job"),
-        ({"jbos": [], "jobs": [JOB]}, "jbos", "unknown key; did you mean 'jobs'?"),
+        ({"jbos": [], "jobs": [JOB]}, "jbos", "did you mean 'jobs'?"),
         ({"jobs": [JOB], "defaults": [1]}, "defaults", "[1] is not a mapping"),
         ({"jobs": [JOB], "sweep": 3}, "sweep", "3 is not a mapping"),
         ({"jobs": [JOB], "defaults": {"num_episode": 3}}, "defaults.num_episode", "did you mean 'num_episodes'?"),
@@ -366,15 +271,18 @@ def test_a_sweep_gives_stable_indices_and_names(load):
         ({"jobs": [JOB], "defaults": {"sweep": {}}}, "defaults.sweep", "belongs to the top level"),
         ({"jobs": [JOB], "defaults": {"policy_args": ["a"]}}, "defaults.policy_config_dict", "belongs to no option"),
         ({"jobs": [JOB], "defaults": {"seed": "${"}}, "defaults.seed", "no well-formed interpolation"),
+        ({"jobs": [JOB], "tracking": "wandb"}, "tracking", '"wandb" is not a list such as [wandb]'),
+        ({"jobs": [JOB], "tracking": ["wandbb"]}, "tracking", "did you mean 'wandb'?"),
+        ({"jobs": [JOB], "tracking": [{"wandb": True}]}, "tracking", 'no tracker {"wandb": true}'),
+        (JOB, None, "put this job into a list under the key 'jobs'"),
+        ({"embodiment_tag": "X"}, None, "it lists no 'jobs'; its keys are embod"),
     ],
+    ids=str,
 )
 def test_a_wrong_top_level_is_refused(problems_of, document, key, message):
     [problem] = problems_of(document)
-    assert problem.key == key
+    assert (problem.job, problem.key, Path(problem.file).name) == (None, key, "jobs.json")
     assert message in problem.message
-    assert problem.job is None
-    assert problem.file is not None
-    assert problem.file.endswith("jobs.json")
 
 
 @pytest.mark.parametrize(
@@ -382,9 +290,7 @@ def test_a_wrong_top_level_is_refused(problems_of, document, key, message):
     [
         ({"num_episode": 3}, "num_episode", "unknown key; did you mean 'num_episodes'?"),
         ({"policy_type": None}, "policy_type", "null is not a text"),
-        ({"policy_type": 3}, "policy_type", "3 is not a text"),
         ({"policy_type": ""}, "policy_type", "is empty"),
-        ({"arena_env_args": None}, "arena_env_args", "null is not a mapping"),
         ({"arena_env_args": "lift_object"}, "arena_env_args", '"lift_object" is not a mapping'),
         ({"arena_env_args": {}}, "arena_env_args.environment", "is missing"),
         ({"arena_env_args": {"environment": None}}, "arena_env_args.environment", "null is not a text"),
@@ -397,19 +303,11 @@ def test_a_wrong_top_level_is_refused(problems_of, document, key, message):
         ({"policy_args": {}, "policy_config_dict": {}}, "policy_args", "old name of policy_config_dict"),
         ({"policy_config_dict": "a"}, "policy_config_dict", '"a", a file of options: there is no such file'),
         ({"policy_config_dict": 3}, "policy_config_dict", "3 is not a mapping"),
-        (
-            {"python": "a", "policy_config_dict": {"python": "b"}},
-            "python",
-            "policy_config_dict.python is 'b'; give one",
-        ),
+        ({"python": "a", "policy_config_dict": {"python": "b"}}, "python", "policy_config_dict.python is 'b'"),
         ({"variations": [1]}, "variations", "[1] is not a mapping"),
         ({"num_episodes": 0}, "num_episodes", "must be at least 1, got 0"),
-        ({"num_episodes": -1}, "num_episodes", "must be at least 1, got -1"),
-        ({"num_episodes": 1.5}, "num_episodes", "1.5 is not a whole number"),
         ({"num_episodes": 3.0}, "num_episodes", "3.0 is not a whole number"),
-        ({"num_episodes": "10"}, "num_episodes", '"10" is not a whole number'),
         ({"num_episodes": True}, "num_episodes", "true is not a whole number"),
-        ({"num_episodes": [3]}, "num_episodes", "[3] is not a whole number"),
         ({"num_episodes": 10**12}, "num_episodes", "must be at most 10000000, got 1000000000000"),
         ({"num_steps": 0}, "num_steps", "must be at least 1, got 0"),
         ({"num_steps": 1, "num_episodes": 1}, "num_steps", "excludes num_episodes"),
@@ -418,22 +316,18 @@ def test_a_wrong_top_level_is_refused(problems_of, document, key, message):
         ({"seed": -1}, "seed", "must be at least 0, got -1"),
         ({"seed": 2**63}, "seed", "must be at most 9223372036854775807, got 9223372036854775808"),
         ({"seed": "abc"}, "seed", '"abc" is not a whole number'),
+        *(
+            ({key: value}, key, message)
+            for key in ("timeout_s", "episode_timeout_s")
+            for value, message in ((0, "greater than 0"), (1e9, "at most 100000000"), ("60", "is not a number"))
+        ),
         ({"status": "done"}, "status", "no status 'done'; known are: completed, failed, pending, running"),
         ({"status": True}, "status", "true is not a text"),
-        ({"language_instruction": ""}, "language_instruction", "is empty"),
         ({"language_instruction": "\ud800"}, "language_instruction", "holds half a character"),
-        (
-            {"arena_env_args": {"environment": "a", "num_envs": 0}},
-            "arena_env_args.num_envs",
-            "must be at least 1, got 0",
-        ),
+        ({"arena_env_args": {"environment": "a", "num_envs": 0}}, "arena_env_args.num_envs", "at least 1, got 0"),
         ({"arena_env_args": {"environment": "a", "num_envs": "4"}}, "arena_env_args.num_envs", "not a whole number"),
         ({"arena_env_args": {"environment": "a", "enable_cameras": 1}}, "arena_env_args.enable_cameras", "not true"),
-        (
-            {"arena_env_args": {"environment": "a", "placement_seed": -1}},
-            "arena_env_args.placement_seed",
-            "must be at least 0, got -1",
-        ),
+        ({"arena_env_args": {"environment": "a", "placement_seed": -1}}, "arena_env_args.placement_seed", "got -1"),
         ({"seed": "${no.such}"}, "seed", "Interpolation key 'no.such' not found"),
         ({"seed": "${.seed}"}, "seed", "cannot be resolved"),
         ({"policy_config_dict": {"a": "${"}}, "policy_config_dict.a", '"${" is no well-formed interpolation'),
@@ -441,54 +335,31 @@ def test_a_wrong_top_level_is_refused(problems_of, document, key, message):
         ({"sweep": {"seeds": [1]}}, "sweep.seeds", "did you mean 'seed'?"),
         ({"sweep": {"seed": "${no.such}"}}, "sweep.seed", "not found"),
         ({"sweep": {"seed": list(range(400)), "policy_type": ["a"] * 400}}, "sweep", "makes 160000 jobs"),
+        ({"name": "first"}, "name", "is taken by an earlier job"),
+        ({"name": "FIRST"}, "name", "is taken by 'first' where file systems ignore case"),
     ],
+    ids=lambda value: str(value)[:60],
 )
 def test_a_wrong_job_is_refused_with_its_name_and_key(problems_of, change, key, message):
-    [problem] = problems_of({"jobs": [{**JOB, **change}]})
-    assert (problem.job, problem.key) == ("lift", key)
+    [problem] = problems_of({"jobs": [{**JOB, "name": "first"}, {**JOB, **change}]})
+    assert (problem.job, problem.key) == (change.get("name", "lift"), key)
     assert message in problem.message
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [(3, "3 is not a text"), (None, "null is not a text"), ("a/b", "slash"), ("", "is empty"), ("\ud800", "surrogate")],
+    ("job", "key", "message"),
+    [
+        (3, None, "3 is not a mapping"),
+        *(
+            ({**JOB, "name": name}, "name", message)
+            for name, message in ((3, "3 is not a text"), ("a/b", "slash"), ("", "is empty"), ("\ud800", "surrogate"))
+        ),
+    ],
 )
-def test_a_job_without_a_usable_name_is_called_by_its_position(problems_of, name, message):
-    [problem] = problems_of({"jobs": [JOB, {**JOB, "name": name}]})
-    assert (problem.job, problem.key) == ("jobs[1]", "name")
+def test_a_job_without_a_usable_name_is_called_by_its_position(problems_of, job, key, message):
+    [problem] = problems_of({"jobs": [JOB, job]})
+    assert (problem.job, problem.key) == ("jobs[1]", key)
     assert message in problem.message
-
-
-def test_a_job_that_is_no_mapping_is_called_by_its_position(problems_of):
-    [problem] = problems_of({"jobs": [JOB, 3]})
-    assert str(problem).endswith("jobs.json: job 'jobs[1]': 3 is not a mapping")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("lift", "is taken by an earlier job"), ("LIFT", "is taken by 'lift' where file systems ignore case")],
-)
-def test_two_jobs_cannot_share_a_name(problems_of, name, message):
-    [problem] = problems_of({"jobs": [JOB, {**JOB, "name": name}]})
-    assert (problem.job, problem.key, problem.message) == (name, "name", message)
-
-
-def test_every_problem_of_the_file_is_told_at_once(problems_of):
-    jobs = [
-        {**JOB, "num_episode": 3, "seed": -1},
-        {"name": "b", "arena_env_args": {"environment": "reach"}},
-        {**JOB, "name": "c", "sweep": {"seed": []}},
-        JOB,
-    ]
-    found = problems_of({"defaults": {"num_step": 1}, "jobs": jobs})
-    assert [(problem.job, problem.key) for problem in found] == [
-        (None, "defaults.num_step"),
-        ("lift", "num_episode"),
-        ("lift", "seed"),
-        ("b", "policy_type"),
-        ("c", "sweep.seed"),
-        ("lift", "name"),
-    ]
 
 
 def test_what_is_wrong_in_the_defaults_is_told_once(problems_of):
@@ -521,96 +392,50 @@ def test_what_is_wrong_with_each_of_ten_times_the_jobs_is_told_in_about_ten_time
     assert_grows_linearly(tell, size=200)
 
 
-def test_where_results_are_logged_is_no_part_of_what_is_hashed(load):
-    document = {"jobs": [{**JOB, "num_episodes": 5}]}
-    tracked = load({**document, "tracking": ["wandb", "tensorboard"]})
-    assert tracked.tracking == ("wandb", "tensorboard")
-    assert tracked.config_hash == load(document).config_hash
-
-
-@pytest.mark.parametrize(
-    ("tracking", "message"),
-    [
-        ("wandb", '"wandb" is not a list such as [wandb]'),
-        (["wandbb"], "there is no tracker \"wandbb\"; did you mean 'wandb'?"),
-        ([{"wandb": True}], 'there is no tracker {"wandb": true}'),
-    ],
-)
-def test_a_wrong_tracker_is_named_with_its_key(problems_of, tracking, message):
-    [problem] = problems_of({"jobs": [{**JOB, "num_episodes": 5}], "tracking": tracking})
-    assert (problem.key, problem.message.startswith(message)) == ("tracking", True)
-
-
-def test_a_file_with_mistakes_is_read_as_far_as_it_goes_and_says_what_is_wrong(problems_of):
+def test_a_file_with_mistakes_is_read_as_far_as_it_goes_and_all_that_is_wrong_is_told_at_once(problems_of):
     document = {
         "jobz": [],
         "tracking": ["wandbb"],
+        "defaults": {"num_step": 1},
         "jobs": [
             {**JOB, "name": "a/b", "seed": "abc", "num_episods": 3},
-            {"name": "bare", "policy_type": "scripted"},
+            {"name": "bare", "policy_type": "scripted", "sweep": {"seed": []}},
             {"name": "blind", "arena_env_args": {"environment": "reach", "num_envs": 0, "object": "mug"}},
+            {**JOB, "name": "bare"},
         ],
+        "bars": [{"job": "blind", "at_least": 2.0, "stop": {}}, {"job": "bare-seed1", "at_least": 0.5, "stop": {}}],
     }
     read = read_jobs(document, source="jobs.yaml")
-    keys = [(problem.job, problem.key) for problem in read.problems]
-    assert keys == [
+    assert [(problem.job, problem.key) for problem in read.problems] == [
         (None, "jobz"),
         (None, "tracking"),
+        (None, "defaults.num_step"),
         ("jobs[0]", "num_episods"),
         ("jobs[0]", "seed"),
         ("jobs[0]", "name"),
+        ("bare", "sweep.seed"),
         ("bare", "arena_env_args"),
         ("blind", "arena_env_args.num_envs"),
         ("blind", "policy_type"),
+        ("bare", "name"),
+        (None, "bars[0].at_least"),
     ]
-    refused = problems_of(document)
-    assert [problem.message for problem in refused] == [problem.message for problem in read.problems]
-    first, bare, blind = read.readable_jobs
+    assert [problem.message for problem in problems_of(document)] == [problem.message for problem in read.problems]
+    first, *_, blind, _ = read.readable_jobs
     assert (first.name, first.environment, first.policy_type) == ("jobs[0]", "lift_object", "zero_action")
-    assert (bare.environment, bare.policy_type) == (UNREADABLE, "scripted")
     assert (blind.environment_args, blind.policy_type) == ({"object": "mug"}, UNREADABLE)
 
 
 def test_a_question_about_jobs_that_can_be_read_is_checked_whatever_is_wrong_with_others(problems_of):
     wrong, sound = {**JOB, "name": "wrong", "num_episods": 3}, {**JOB, "num_episodes": 3}
-    stop = {"stop": {"max_episodes": 3}}
     comparisons = [
-        {"name": "unknown", "jobs": ["new", "nowhere"], **stop},
-        {"name": "unpaired", "jobs": ["new", "other"], **stop},
-        {"name": "unread", "jobs": ["new", "wrong"], **stop},
+        {"name": f"new or {other}", "jobs": ["new", other], "stop": {"max_episodes": 3}}
+        for other in ("nowhere", "seeded", "wrong")
     ]
     document = {
-        "jobs": [wrong, {**sound, "name": "new"}, {**sound, "name": "other", "seed": 5}],
+        "jobs": [wrong, {**sound, "name": "new"}, {**sound, "name": "seeded", "seed": 5}],
         "tracking": ["wandbb"],
         "comparisons": comparisons,
     }
-    found = [(problem.key, problem.message.partition(";")[0]) for problem in problems_of(document)]
-    assert found[2:] == [
-        ("comparisons[0].jobs", "there is no job 'nowhere'"),
-        ("comparisons[1].jobs", "'new' and 'other' give no pairs: the seed of its conditions is 0 and 5"),
-    ]
-
-
-def test_questions_are_checked_beside_jobs_that_are_wrong_but_not_against_them(problems_of):
-    document = {
-        "jobs": [{**JOB, "seed": -1}, {"name": "other"}],
-        "bars": [{"job": "lift", "at_least": 2.0, "stop": {}}, {"job": "other-seed1", "at_least": 0.5, "stop": {}}],
-    }
-    assert [problem.key for problem in problems_of(document)] == [
-        "seed",
-        "arena_env_args",
-        "policy_type",
-        "bars[0].at_least",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        (JOB, "is no job file: put this job into a list under the key 'jobs'; its keys are name, policy_type"),
-        ({"embodiment_tag": "X", "video_backend": "decord"}, "is no job file: it lists no 'jobs'; its keys are embod"),
-    ],
-)
-def test_another_kind_of_file_is_told_in_one_line(problems_of, document, message):
-    [problem] = problems_of(document)
-    assert problem.message.startswith(message)
+    keys = [problem.key for problem in problems_of(document)]
+    assert keys == ["tracking", "num_episods", "comparisons[0].jobs", "comparisons[1].jobs"]

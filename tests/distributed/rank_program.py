@@ -46,12 +46,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _tell_variables(context: DistributedContext, directory: Path) -> int:
-    """Leave what this rank sees, its command line, and the children that it has."""
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    """Leave what this rank sees, and its command line."""
     seen = {
         "variables": dict(os.environ),
         "arguments": sys.argv[1:],
-        "children": children,
         "device": str(context.device),
         "visible_gpus": visible_gpu_count(),
     }
@@ -65,9 +63,8 @@ def _tell_variables(context: DistributedContext, directory: Path) -> int:
     return 0
 
 
-def _raise_while_others_wait(context: DistributedContext, directory: Path) -> int:
+def _raise_while_others_wait(context: DistributedContext, _: Path) -> int:
     """Rank 1 fails while rank 0 waits for it in a collective, and would go on waiting after a signal."""
-    del directory
     with initialise(context):
         if context.rank == 1:
             raise ValueError("rank 1 has had enough")
@@ -80,9 +77,8 @@ def _raise_while_others_wait(context: DistributedContext, directory: Path) -> in
     return 0
 
 
-def _linger_after_failing(context: DistributedContext, directory: Path) -> int:
+def _linger_after_failing(context: DistributedContext, _: Path) -> int:
     """Rank 1 fails, but something in it goes on; rank 0 works on."""
-    del directory
     if context.rank == 1:
         threading.Thread(target=time.sleep, args=(100,)).start()
         raise ValueError("rank 1 stays all the same")
@@ -90,8 +86,7 @@ def _linger_after_failing(context: DistributedContext, directory: Path) -> int:
     return 0
 
 
-def _be_killed_while_others_wait(context: DistributedContext, directory: Path) -> int:
-    del directory
+def _be_killed_while_others_wait(context: DistributedContext, _: Path) -> int:
     with initialise(context):
         if context.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -99,9 +94,8 @@ def _be_killed_while_others_wait(context: DistributedContext, directory: Path) -
     return 0
 
 
-def _find_a_mistake(context: DistributedContext, directory: Path) -> int:
+def _find_a_mistake(context: DistributedContext, _: Path) -> int:
     """Every rank finds it, rank 0 last."""
-    del directory
     if context.is_rank_zero:
         time.sleep(0.5)
     raise ConfigError("agent.gamma: must be below 1, got 7")

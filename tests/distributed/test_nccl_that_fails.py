@@ -4,9 +4,9 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-
-import pytest
 
 from isaaclab_arena.distributed.ranks import try_together
 from tests.distributed.test_process_group import start_rank
@@ -67,97 +67,52 @@ def start(directory: Path, does: str, wanted: str = "auto") -> list[tuple[str, s
     return [process.communicate(timeout=120) for process in processes]
 
 
-@pytest.mark.parametrize("does", [pytest.param("fails,fails", marks=pytest.mark.slow), "works,fails,hangs"])
-def test_where_nccl_fails_all_ranks_go_on_over_gloo_with_one_warning(does, tmp_path):
-    said = start(tmp_path, does)
-    world_size = len(said)
-    assert [out for out, _ in said] == [f"gloo {sum(range(world_size))}"] * world_size
-    warnings = [line for _, err in said for line in err.splitlines() if "NCCL fails on" in line]
-    assert len(warnings) == 1
-    assert warnings[0].startswith(f"[rank 0] NCCL fails on rank {does.split(',').index('fails')}: {NO_SPACE}; ")
-    assert "/dev/shm" in warnings[0]
-    assert "--process_group gloo" in warnings[0]
+def test_where_nccl_fails_all_ranks_go_on_over_gloo_with_one_warning(tmp_path):
+    said = start(tmp_path, "works,fails,hangs")
+    assert [out for out, _ in said] == ["gloo 3"] * 3
+    (warning,) = [line for _, err in said for line in err.splitlines() if "NCCL fails on" in line]
+    assert warning.startswith(f"[rank 0] NCCL fails on rank 1: {NO_SPACE}; ")
+    assert ("/dev/shm" in warning, "--process_group gloo" in warning) == (True, True)
     assert "could not reach the other ranks" not in "".join(err for _, err in said)
 
 
 def test_who_insists_on_nccl_is_told_why_it_fails_on_every_rank(tmp_path):
     for out, _ in start(tmp_path, "works,fails", "nccl"):
         assert out.startswith(f"DistributedError: NCCL fails on rank 1: {NO_SPACE}; ")
-        assert out.endswith("or use --process_group gloo")
 
 
-@pytest.mark.slow
-def test_who_wants_gloo_has_no_nccl_tried(tmp_path):
-    assert [out for out, _ in start(tmp_path, "fails,hangs", "gloo")] == ["gloo 1", "gloo 1"]
-
-
-def verdicts(*speaks: Callable[[], None], limit_s: float = 20.0) -> list[str | None]:
+def verdicts(*speaks: Callable[[], object], limit_s: float = 20.0) -> list[str | None]:
     """Conclusion of each rank; ranks are threads here."""
-    heard: dict[int, str | None] = {}
-
-    def listen(rank: int) -> None:
-        heard[rank] = try_together(ranks[rank], speaks[rank], limit_s=limit_s)
-
-    ranks = ranks_in_threads(len(speaks), timeout_s=60.0)
-    threads = [threading.Thread(target=listen, args=(rank,)) for rank in range(len(speaks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [heard[rank] for rank in range(len(speaks))]
+    with ThreadPoolExecutor() as threads:
+        listen = partial(try_together, limit_s=limit_s)
+        return list(threads.map(listen, ranks_in_threads(len(speaks), timeout_s=60.0), speaks))
 
 
 def works() -> None:
     pass
 
 
-def fails() -> None:
-    raise RuntimeError(NCCL_ERROR)
+def failing(message: str = NCCL_ERROR, *, after_s: float = 0.0) -> Callable[[], None]:
+    def fail() -> None:
+        time.sleep(after_s)
+        raise RuntimeError(message)
+
+    return fail
 
 
-def test_what_works_everywhere_works():
+def test_a_failure_on_one_rank_is_a_failure_on_all_and_nccls_own_last_line_is_kept():
     assert verdicts(works, works, works) == [None] * 3
+    assert verdicts(works, works, failing()) == [f"rank 2: {NO_SPACE}"] * 3
+    for message, line in (("one line", "one line"), ("several\n\nlines\n", "lines"), ("", "RuntimeError")):
+        assert verdicts(works, failing(message)) == [f"rank 1: {line}"] * 2
+    late = failing("Last error:\nno route", after_s=0.5)
+    assert verdicts(late, failing()) == ["rank 0: no route"] * 2, "it heard of a failure and still says its own"
 
 
-def test_a_failure_on_one_rank_is_a_failure_on_all():
-    assert verdicts(works, works, fails) == [f"rank 2: {NO_SPACE}"] * 3
-
-
-def test_a_rank_that_hangs_because_another_failed_is_not_the_one_that_is_named():
+def test_a_rank_that_hangs_alone_is_named_and_not_one_that_hangs_because_another_failed():
     released = threading.Event()
     try:
-        assert verdicts(released.wait, fails, limit_s=20.0) == [f"rank 1: {NO_SPACE}"] * 2  # type: ignore[arg-type]
+        assert verdicts(released.wait, failing()) == [f"rank 1: {NO_SPACE}"] * 2
+        assert verdicts(works, released.wait, limit_s=0.3) == ["rank 1: no answer within 0.3 s"] * 2
     finally:
         released.set()
-
-
-def test_a_rank_that_hangs_alone_is_named_with_the_time_it_had():
-    released = threading.Event()
-    try:
-        assert verdicts(works, released.wait, limit_s=0.3) == ["rank 1: no answer within 0.3 s"] * 2  # type: ignore[arg-type]
-    finally:
-        released.set()
-
-
-def test_a_rank_that_heard_of_a_failure_still_says_its_own():
-    def late() -> None:
-        time.sleep(0.5)
-        raise RuntimeError("Last error:\nno route to host")
-
-    assert verdicts(late, fails) == ["rank 0: no route to host"] * 2
-
-
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (RuntimeError(NCCL_ERROR), NO_SPACE),
-        (RuntimeError("one line"), "one line"),
-        (RuntimeError("several\n\nlines\n"), "lines"),
-        (RuntimeError(""), "RuntimeError"),
-    ],
-)
-def test_nccls_own_last_line_is_kept(error, line):
-    def speak() -> None:
-        raise error
-
-    assert verdicts(works, speak) == [f"rank 1: {line}"] * 2

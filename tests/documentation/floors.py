@@ -7,7 +7,6 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -17,26 +16,11 @@ HOUSE = "isaaclab_arena"
 _BLOCK = re.compile(r"(<!-- floors -->\n).*?(<!-- end of floors -->)", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Room:
-    """A room, or a file that stands on a floor by itself.
-
-    Attributes:
-        floor: Counted from the ground, 0.
-        name: Without the package that holds it.
-        purpose: First sentence of its docstring.
-    """
-
-    floor: int
-    name: str
-    purpose: str
-
-
-def floors_of_package(package: str) -> list[Room]:
-    """Return the rooms of a package from the top floor down, as its import contract orders them."""
+def floors_of_package(package: str) -> list[tuple[int, str, str]]:
+    """Return floor, name and purpose of the rooms of a package from the top down, as its contract orders them."""
     layers = _contracts()[package]
     return [
-        Room(floor=len(layers) - 1 - depth, name=name, purpose=_purpose(package, name))
+        (len(layers) - 1 - depth, name, _purpose(package, name))
         for depth, layer in enumerate(layers)
         for name in re.split(r"\s*[|:]\s*", layer)
     ]
@@ -51,17 +35,16 @@ def with_floors(text: str) -> str:
 
 def _rooms(package: str) -> Iterator[str]:
     rooms = floors_of_package(package)
-    width = max(len(room.name) for room in rooms)
-    floor = None
-    for room in rooms:
-        number = "" if room.floor == floor else str(room.floor)
-        yield f"    {number:>2}  {room.name:<{width}}  {room.purpose}"
-        floor = room.floor
+    width = max(len(name) for _, name, _ in rooms)
+    above = None
+    for floor, name, purpose in rooms:
+        yield f"    {'' if floor == above else floor:>2}  {name:<{width}}  {purpose}"
+        above = floor
 
 
 def _in_a_line(package: str) -> str:
-    floors = groupby(floors_of_package(package), lambda room: room.floor)
-    return " → ".join(", ".join(f"`{room.name}`" for room in rooms) for _, rooms in floors)
+    floors = groupby(floors_of_package(package), lambda room: room[0])
+    return " → ".join(", ".join(f"`{name}`" for _, name, _ in rooms) for _, rooms in floors)
 
 
 def _contracts() -> dict[str, list[str]]:

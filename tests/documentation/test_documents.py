@@ -4,24 +4,17 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from isaaclab_arena.cli.main import main
-from tests.documentation.reading import blocks, mistakes_in
-from tests.documentation.story import Step, follow, steps_of
-from tests.end_to_end.launching import ROOT, run
+from tests.documentation.reading import Step, blocks, declare_entry_points, follow, steps_of, typed
+from tests.end_to_end.launching import ROOT
 
 README = (ROOT / "README.md").read_text()
 QUICKSTART = "jobs/quickstart.json"
 FEW_EPISODES = ["--limit", "2"]
-
-
-def name_of(step: Step) -> str:
-    return step.file or step.text
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +29,7 @@ def workspace(tmp_path_factory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("step", steps_of(README), ids=name_of)
+@pytest.mark.parametrize("step", steps_of(README), ids=str)
 def test_a_step_of_the_readme_works(workspace, step):
     """Whole where the run goes on to be resumed and replayed, otherwise few episodes, of few jobs of the quickstart."""
     is_run = re.search("eval_jobs_config|arena run ", step.text) and "outputs/first" not in step.text and not step.file
@@ -96,79 +89,24 @@ def test_a_job_file_that_ships_completes(tmp_path, name):
     assert {job["status"] for job in jobs} == {"completed"}
 
 
-@pytest.mark.parametrize("document", ["how_to/policies.md", "how_to/tasks.md"])
-def test_what_a_document_shows_how_to_write_can_be_evaluated(tmp_path, document):
-    """The Python of the document becomes a package, its TOML that package's entry points, its JSON a job file."""
-    text = (ROOT / "docs" / document).read_text()
-    for body in blocks(text, "python"):
-        if match := re.match(r"# (my_package/\w+\.py)\n", body):
-            path = tmp_path / match[1]
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(body)
-    declare_entry_points(tmp_path, blocks(text, "toml"))
+@pytest.mark.parametrize(
+    ("page", "name", "catalog"),
+    [("policies", "wave", "policies"), ("tasks", "raise_gripper", "environments")],
+)
+def test_what_a_document_shows_how_to_write_is_known_by_its_name_evaluated_and_tested(tmp_path, page, name, catalog):
+    """The Python becomes a package, the TOML that package's entry points, the JSON a job file."""
+    text = (ROOT / "docs" / "how_to" / f"{page}.md").read_text()
+    for step in steps_of(text):
+        if step.file.startswith("my_package/"):
+            follow(step, tmp_path)
+    declare_entry_points(tmp_path, "\n".join(["[project]", *blocks(text, "toml")]))
     (job_file,) = (body for body in blocks(text, "json") if '"jobs"' in body)
     (tmp_path / "jobs.json").write_text(job_file)
-    arguments = [
-        "-m",
-        "isaaclab_arena.evaluation.eval_runner",
-        "--eval_jobs_config",
-        "jobs.json",
-        "--output_dir",
-        "out",
-    ]
-    finished = run([sys.executable, *arguments], directory=tmp_path, extra={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
-    assert finished.returncode == 0, finished.stderr
+    assert re.search(rf"^{name}\b", typed(f"isaaclab-arena list {catalog}", tmp_path).stdout, re.MULTILINE)
+    typed("python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --output_dir out", tmp_path)
     job = json.loads((tmp_path / "out" / "results.json").read_text())["jobs"][0]
     assert job["status"] == "completed"
     assert job["episodes"] == job["planned"] > 0
-
-
-@pytest.mark.parametrize(("document", "name"), [("how_to/policies.md", "wave"), ("how_to/tasks.md", "raise_gripper")])
-def test_what_a_document_shows_how_to_test_passes(tmp_path, document, name):
-    """The document's example keeps every rule, and the rules really run."""
-    text = (ROOT / "docs" / document).read_text()
-    examples = [(re.match(r"# my_package/(\w+)\.py\n", body), body) for body in blocks(text, "python")]
-    written = {match[1]: body for match, body in examples if match}
-    (tmp_path / "my_package").mkdir()
-    for module in (name, f"test_{name}"):
-        (tmp_path / "my_package" / f"{module}.py").write_text(written[module])
     # In a place of its own: pytest removes what earlier runs have left in the usual one, which may take minutes.
-    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'temporary'}", "my_package"]
-    finished = run([sys.executable, *arguments], directory=tmp_path, extra={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
-    assert finished.returncode == 0, finished.stdout
-    assert int(re.findall(r"(\d+) passed", finished.stdout)[0]) >= 5
-
-
-def test_an_entry_point_makes_a_policy_known_by_name(tmp_path):
-    text = (ROOT / "docs" / "how_to" / "policies.md").read_text()
-    (tmp_path / "my_package").mkdir()
-    (tmp_path / "my_package" / "wave.py").write_text(blocks(text, "python")[0])
-    declare_entry_points(tmp_path, blocks(text, "toml"))
-    finished = run(
-        [sys.executable, "-m", "isaaclab_arena.cli", "list", "policies"],
-        directory=tmp_path,
-        extra={"PYTHONPATH": f"{ROOT}:{tmp_path}"},
-    )
-    assert re.search(r"^wave\b", finished.stdout, re.MULTILINE), finished.stdout + finished.stderr
-
-
-@pytest.mark.parametrize(
-    "path", [ROOT / "README.md", ROOT / "docs" / "reference" / "jobs.md"], ids=lambda path: path.name
-)
-def test_a_job_file_in_a_document_can_be_read(tmp_path, path):
-    files = [body for body in blocks(path.read_text(), "yaml") if "jobs" in yaml.safe_load(body)]
-    assert files
-    for body in files:
-        (tmp_path / "jobs.yaml").write_text(body)
-        assert mistakes_in(tmp_path / "jobs.yaml") == []
-
-
-def declare_entry_points(directory: Path, sections: list[str]) -> None:
-    """Write what installing a package with these entry points would leave behind."""
-    info = directory / "my_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    lines = [
-        re.sub(r'^\[project\.entry-points\."(.+)"\]$', r"[\1]", line) for text in sections for line in text.splitlines()
-    ]
-    (info / "entry_points.txt").write_text("\n".join(lines).replace('"', ""))
+    line = f"python -m pytest -q -p no:cacheprovider --basetemp={tmp_path / 'temporary'} my_package"
+    assert int(re.findall(r"(\d+) passed", typed(line, tmp_path).stdout)[0]) >= 5

@@ -12,23 +12,20 @@ from isaaclab_arena.environments import ENVIRONMENTS
 from tests.end_to_end.launching import ROOT, TORCHRUN, jobs_table, patience_s, run
 
 EXAMPLES = ROOT / "examples"
-FEW = ("--num_episodes=1",)
-SMALL = (
-    "--max_iterations=1",
-    "agent.num_steps_per_env=8",
-    "agent.actor.hidden_dims=[16]",
-    "agent.critic.hidden_dims=[16]",
-    "checkpoints.export=false",
-    "evaluation.interval=0",
-)
+SMALL = ("--max_iterations=1", "agent.num_steps_per_env=8", "agent.actor.hidden_dims=[16]",
+         "agent.critic.hidden_dims=[16]", "checkpoints.export=false", "evaluation.interval=0")  # fmt: skip
+
+
+def run_as_program(name: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *options])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert left.value.code == 0
 
 
 def test_one_device_trains_and_evaluates(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train_on_one_device.py", "--num_envs=4", *SMALL])
-    with pytest.raises(SystemExit) as left:
-        runpy.run_path(str(EXAMPLES / "train_on_one_device.py"), run_name="__main__")
-    assert left.value.code == 0
+    run_as_program("train_on_one_device", monkeypatch, "--num_envs=4", *SMALL)
     (evaluated,) = (tmp_path / "outputs").glob("20*")
     assert jobs_table(evaluated)["episodes"].tolist() == [20]
 
@@ -47,25 +44,12 @@ def test_many_devices_train_together(tmp_path, launcher):
     assert settings["devices"] == ["cpu", "cpu"]
 
 
-def test_a_loop_of_ones_own_is_evaluated_every_few_iterations(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["evaluate_while_training.py", "--iterations=2", "--evaluate_every=1", *FEW])
-    with pytest.raises(SystemExit) as left:
-        runpy.run_path(str(EXAMPLES / "evaluate_while_training.py"), run_name="__main__")
-    assert left.value.code == 0
-    assert capsys.readouterr().out.count("mean return ") == 2
-
-
-def test_stable_baselines3_is_evaluated_every_few_iterations(monkeypatch, capsys):
-    pytest.importorskip("stable_baselines3")
-    monkeypatch.setattr(
-        sys,
-        "argv",
-        ["evaluate_while_training.py", "--with_stable_baselines3", "--iterations=1", "--evaluate_every=1", *FEW],
-    )
-    with pytest.raises(SystemExit) as left:
-        runpy.run_path(str(EXAMPLES / "evaluate_while_training.py"), run_name="__main__")
-    assert left.value.code == 0
-    assert capsys.readouterr().out.count("mean return ") == 1
+@pytest.mark.parametrize("options", [("--iterations=2",), ("--with_stable_baselines3", "--iterations=1")])
+def test_a_loop_of_ones_own_or_of_another_library_is_evaluated_every_few_iterations(options, monkeypatch, capsys):
+    if "--with_stable_baselines3" in options:
+        pytest.importorskip("stable_baselines3")
+    run_as_program("evaluate_while_training", monkeypatch, *options, "--evaluate_every=1", "--num_episodes=1")
+    assert f"--iterations={capsys.readouterr().out.count('mean return ')}" in options
 
 
 def returned_by(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -77,32 +61,26 @@ def returned_by(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["policy_of_a_network", "recurrent_policy", "policy_behind_a_server", "robot_with_torque_motors"]
+    ("name", "rate"),
+    [
+        *((name, 1.0) for name in ("policy_of_a_network", "recurrent_policy", "policy_behind_a_server")),
+        ("robot_with_torque_motors", 1.0),
+        ("own_task", {"goes_to_both": 1.0, "random_action": 0.0}),
+    ],
 )
-def test_a_program_solves_its_task(name, tmp_path, monkeypatch):
-    assert returned_by(name, tmp_path, monkeypatch) == 1.0
+def test_a_program_solves_its_task(name, rate, tmp_path, monkeypatch):
+    assert returned_by(name, tmp_path, monkeypatch) == rate
 
 
-def test_the_own_task_is_solved_by_its_policy_and_not_at_random(tmp_path, monkeypatch):
-    assert returned_by("own_task", tmp_path, monkeypatch) == {"goes_to_both": 1.0, "random_action": 0.0}
-
-
-def test_a_sweep_shows_that_later_checkpoints_are_better(tmp_path, monkeypatch):
+def test_tables_of_a_sweep_of_recordings_and_of_a_comparison_show_what_they_are_for(tmp_path, monkeypatch):
     table = returned_by("sweep_over_checkpoints", tmp_path, monkeypatch)
     assert table["success_rate"].iloc[0] < table["success_rate"].iloc[-1] == 1.0
     assert table["policy_sha256"].is_unique
-
-
-def test_recordings_are_read_as_they_were_recorded(tmp_path, monkeypatch):
     table = returned_by("reading_recordings", tmp_path, monkeypatch)
     assert table["episode_index"].tolist() == list(range(6))
     assert (table["cube_lifted_m"] > 0.1).all()
-
-
-def test_two_policies_are_compared_in_the_same_episodes(tmp_path, monkeypatch):
     table = returned_by("compare_two_policies", tmp_path, monkeypatch)
-    assert table.to_numpy().sum() == 40
-    assert table.loc[True].sum() == 40, "the quick one solves all"
+    assert table.to_numpy().sum() == table.loc[True].sum() == 40, "the quick one solves all"
     assert 0 < table.loc[True, False] < 40, "the slow one does not"
 
 

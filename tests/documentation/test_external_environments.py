@@ -16,24 +16,12 @@ from gymnasium.envs.registration import EnvSpec
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.environments import ENVIRONMENTS, SUITES
-from tests.documentation.reading import blocks, mistakes_in
+from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 
 NAMES = ("external_environments", "gymnasium", "metaworld", "robosuite", "vla_eval_benchmarks")
 TEXTS = {name: (ROOT / "docs" / "how_to" / f"{name}.md").read_text() for name in NAMES}
 JOB_FILES = {name: blocks(text, "yaml") for name, text in TEXTS.items()}
-
-
-@pytest.mark.parametrize(
-    "body", [pytest.param(body, id=f"{name}-{index}") for name in NAMES for index, body in enumerate(JOB_FILES[name])]
-)
-def test_a_job_file_of_a_document_can_be_read(tmp_path, body):
-    (tmp_path / "jobs.yaml").write_text(body)
-    assert mistakes_in(tmp_path / "jobs.yaml") == []
-
-
-def test_every_page_shows_a_job_file():
-    assert all(JOB_FILES.values())
 
 
 @pytest.mark.parametrize(("name", "package"), [("gymnasium", "imageio"), ("metaworld", "metaworld")])

@@ -25,26 +25,21 @@ def in_navigation(entry: object) -> set[str]:
     return {str(entry)}
 
 
-def test_the_navigation_has_every_page():
-    settings = re.sub(r"!!python\S+", "", SETTINGS.read_text())
-    shown = in_navigation(yaml.safe_load(settings)["nav"])
+def test_the_navigation_has_every_page_and_groups_those_of_how_to_as_their_own_page_does():
+    navigation = yaml.safe_load(re.sub(r"!!python\S+", "", SETTINGS.read_text()))["nav"]
     written = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} | set(generated())
-    assert shown == {name for name in written if not name.startswith("reference/task_catalog/")}
-
-
-def test_the_page_of_how_to_groups_its_pages_as_the_navigation_does():
-    settings = yaml.safe_load(re.sub(r"!!python\S+", "", SETTINGS.read_text()))
-    (how_to,) = [part["How-to"] for part in settings["nav"] if "How-to" in part]
-    groups = {name: in_order for group in how_to if isinstance(group, dict) for name, in_order in group.items()}
-    shown = {
+    assert in_navigation(navigation) == {name for name in written if not name.startswith("reference/task_catalog/")}
+    (how_to,) = [part["How-to"] for part in navigation if "How-to" in part]
+    groups = {
+        name: [(title, page.removeprefix("how_to/")) for each in pages for title, page in each.items()]
+        for group in how_to if isinstance(group, dict)
+        for name, pages in group.items()
+    }  # fmt: skip
+    assert groups == {
         section.partition("\n")[0]: re.findall(r"^- \[(.+?)\]\((\w+\.md)\)", section, re.MULTILINE)
         for section in (DOCS / "how_to" / "index.md").read_text().split("\n## ")[1:]
     }
-    assert shown == {
-        name: [(title, page.removeprefix("how_to/")) for each in pages for title, page in each.items()]
-        for name, pages in groups.items()
-    }
-    assert all(len(pages) <= 6 for pages in shown.values())
+    assert all(len(pages) <= 6 for pages in groups.values())
 
 
 @pytest.mark.parametrize("command", ["run", "policy", "train"])
@@ -58,19 +53,15 @@ def test_the_page_of_commands_has_every_option_that_a_shell_completes(command, c
         assert re.search(rf"--(no_)?{name}\b", named), name
 
 
-def test_every_option_says_what_it_does():
+def test_every_command_has_a_section_and_every_option_says_what_it_does():
+    headings = re.findall(r"^## (.+)$", page(), re.MULTILINE)
+    assert headings == [f"isaaclab-arena {name}" for name in commands()] + [f"python -m {name}" for name in MODULES]
+    assert len(headings) > 10
+    assert "| `--num_envs INT` |" in page()
     for command in commands():
         for option in options_of(help_of(command)):
             assert option.says, f"{command} {option.name}"
             assert "│" not in option.says + option.name + option.default
-
-
-def test_every_command_has_a_section():
-    text = page()
-    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
-    assert headings == [f"isaaclab-arena {name}" for name in commands()] + [f"python -m {name}" for name in MODULES]
-    assert len(headings) > 10
-    assert "| `--num_envs INT` |" in text
 
 
 def test_links_to_other_files_of_the_project_lead_to_copies_in_the_site():

@@ -1,15 +1,17 @@
-"""The batch scripts for SLURM, with an `srun` that runs its tasks here, one after the other."""
+"""The batch scripts for SLURM, whose `srun` runs its tasks here one after the other, and KubeRay's description."""
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from torch.distributed.run import get_args_parser
 
 from isaaclab_arena.evaluation.eval_runner import main
@@ -17,6 +19,7 @@ from tests.end_to_end.launching import ROOT
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
 SCRIPTS = ROOT / "jobs" / "slurm"
+OPTIONS = {"eval_jobs_config": "my jobs.json", "output_dir": "/shared/run 1", "resume": "", "split_jobs": ""}
 SCONTROL = 'printf "%s\\n" node1 node2 node3\n'
 DROP_OPTIONS = "while [[ $1 == --* ]]; do shift; done\n"
 SRUN = (
@@ -45,14 +48,6 @@ while "--cluster" in sys.argv and open("called.jsonl").read().count('"start"') <
     time.sleep(0.02)
 """
 )
-
-
-@dataclass(frozen=True)
-class Call:
-    """One start of Python: its arguments, and the variables that say which rank it is."""
-
-    arguments: list[str]
-    variables: dict[str, str]
 
 
 class Cluster:
@@ -84,8 +79,9 @@ class Cluster:
         line = ["bash", str(SCRIPTS / script), *arguments]
         return subprocess.Popen(line, cwd=self.directory, env=self.environment, stderr=subprocess.PIPE, text=True)
 
-    def calls(self) -> list[Call]:
-        return [Call(*json.loads(line)) for line in (self.directory / "called.jsonl").read_text().splitlines()]
+    def calls(self) -> list[tuple[list[str], dict[str, str]]]:
+        """Return each start of Python: its arguments, and the variables that say which rank it is."""
+        return [tuple(json.loads(line)) for line in (self.directory / "called.jsonl").read_text().splitlines()]
 
 
 def given(arguments: list[str]) -> dict[str, str]:
@@ -106,19 +102,12 @@ def accepted(arguments: list[str]) -> dict[str, str]:
     return options
 
 
-def check_options(options: dict[str, str]) -> None:
-    assert options == {
-        "eval_jobs_config": "my jobs.json", "output_dir": "/shared/run 1", "resume": "", "split_jobs": "",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.iterdir()))
 def test_a_batch_script_is_valid_bash_and_says_how_it_is_used(script, tmp_path):
     assert subprocess.run(["bash", "-n", SCRIPTS / script], check=False).returncode == 0
     process = Cluster(tmp_path, tasks_per_node=1).start(script)
-    assert (
-        process.communicate(timeout=60)[1].rstrip().endswith(f"usage: sbatch {script} JOBS_FILE OUTPUT_DIR [OPTION...]")
-    )
+    told = process.communicate(timeout=60)[1].rstrip()
+    assert told.endswith(f"usage: sbatch {script} JOBS_FILE OUTPUT_DIR [OPTION...]")
     assert process.returncode != 0
 
 
@@ -128,13 +117,13 @@ def test_one_torchrun_per_node_meets_the_others_on_the_first_one(tmp_path):
     assert process.wait(timeout=60) == 3
     calls = cluster.calls()
     assert len(calls) == 3
-    for node, call in enumerate(calls):
-        assert call.arguments[:2] == ["-m", "torch.distributed.run"]
-        launch = get_args_parser().parse_args(call.arguments[2:])
+    for node, (arguments, _) in enumerate(calls):
+        assert arguments[:2] == ["-m", "torch.distributed.run"]
+        launch = get_args_parser().parse_args(arguments[2:])
         assert (launch.nnodes, launch.nproc_per_node, launch.node_rank) == ("3", "8", node)
         assert (launch.master_addr, launch.master_port) == ("node1", 29500)
         assert "SIGUSR1" in launch.signals_to_handle
-        check_options(accepted(["-m", launch.training_script, *launch.training_script_args]))
+        assert accepted(["-m", launch.training_script, *launch.training_script_args]) == OPTIONS
 
 
 def test_one_task_per_gpu_knows_which_rank_it_is(tmp_path, monkeypatch):
@@ -142,17 +131,17 @@ def test_one_task_per_gpu_knows_which_rank_it_is(tmp_path, monkeypatch):
     process = cluster.start("evaluate_srun.sbatch", "my jobs.json", "/shared/run 1", "--split_jobs")
     assert process.wait(timeout=60) == 3
     calls = cluster.calls()
-    assert [call.variables for call in calls] == [
+    assert [variables for _, variables in calls] == [
         {
             "RANK": str(rank), "LOCAL_RANK": str(rank % 2), "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2",
             "MASTER_ADDR": "node1", "MASTER_PORT": "29500",
         }
         for rank in range(6)
     ]  # fmt: skip
-    for call in calls:
-        for name, value in call.variables.items():
+    for arguments, variables in calls:
+        for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        check_options(accepted(call.arguments))
+        assert accepted(arguments) == OPTIONS
 
 
 def test_a_node_of_ray_starts_on_each_node_and_one_run_uses_them_all(tmp_path):
@@ -161,7 +150,7 @@ def test_a_node_of_ray_starts_on_each_node_and_one_run_uses_them_all(tmp_path):
     cluster.environment["SLURM_CPUS_PER_TASK"] = "16"
     process = cluster.start("evaluate_ray.sbatch", "my jobs.json", "/data/run 1", "--record_trajectories")
     assert process.wait(timeout=60) == 0
-    calls = [call.arguments for call in cluster.calls()]
+    calls = [arguments for arguments, _ in cluster.calls()]
     of_ray = [arguments[2:] for arguments in calls if arguments[:2] == ["-m", "ray.scripts.scripts"]]
     head, *others = (start.make_context("start", words[1:]).params for words in of_ray if words[0] == "start")
     assert (head["head"], head["node_ip_address"], head["port"]) == (True, "node1", 6379)
@@ -184,3 +173,37 @@ def test_the_signal_before_the_end_reaches_the_step_and_its_exit_code_comes_back
         time.sleep(0.01)
     process.send_signal(signal.SIGUSR1)
     assert process.wait(timeout=60) == 5
+
+
+# KubeRay.
+
+
+@pytest.fixture(scope="module")
+def spec() -> dict[str, Any]:
+    document = yaml.safe_load((ROOT / "jobs" / "kuberay" / "rayjob.yaml").read_text())
+    assert (document["apiVersion"], document["kind"]) == ("ray.io/v1", "RayJob")
+    return document["spec"]
+
+
+def test_every_option_of_its_command_exists(spec):
+    pytest.importorskip("ray")
+    program, *arguments = shlex.split(spec["entrypoint"])
+    assert program == "python"
+    assert accepted(arguments)["resume"] == ""
+
+
+def test_a_rank_fits_on_a_worker_and_each_has_its_own_with_all_that_the_command_names_mounted(spec):
+    options = given(shlex.split(spec["entrypoint"])[1:])
+    cluster = spec["rayClusterSpec"]
+    (workers,) = cluster["workerGroupSpecs"]
+    head, worker = (each["template"]["spec"] for each in (cluster["headGroupSpec"], workers))
+    limits = worker["containers"][0]["resources"]["limits"]
+    assert float(options["gpus_per_rank"]) == float(limits["nvidia.com/gpu"])
+    assert float(options["cpus_per_rank"]) == float(limits["cpu"])
+    assert int(options["num_ranks"]) == workers["maxReplicas"]
+    for pod in (head, worker):
+        mounted = {mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in pod["volumes"]}
+    needed = [str(Path(options[name]).parent) for name in ("eval_jobs_config", "output_dir")]
+    assert {mount["mountPath"] for mount in head["containers"][0]["volumeMounts"]} == set(needed)
+    assert needed[0] in {mount["mountPath"] for mount in worker["containers"][0]["volumeMounts"]}

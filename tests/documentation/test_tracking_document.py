@@ -6,8 +6,8 @@ import shlex
 import pytest
 
 from isaaclab_arena.cli.main import main
-from tests.documentation.reading import as_arguments, blocks, commands_of
-from tests.end_to_end.launching import ROOT, run
+from tests.documentation.reading import blocks, commands_of, typed
+from tests.end_to_end.launching import ROOT
 
 DOCUMENT = (ROOT / "docs" / "how_to" / "tracking.md").read_text()
 LIBRARIES = {"--wandb": "wandb", "--mlflow": "mlflow", "--rerun": "rerun"}
@@ -21,8 +21,7 @@ def directory(tmp_path_factory):
     (job_file,) = blocks(DOCUMENT, "yaml")
     (directory / "jobs.yaml").write_text(job_file)
     for line in commands_of(DOCUMENT.partition("## Afterwards")[0]):
-        finished = run(as_arguments(line), timeout_s=200, directory=directory)
-        assert finished.returncode == 0, finished.stderr
+        typed(line, directory)
     return directory / "outputs"
 
 

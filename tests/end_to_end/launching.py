@@ -2,16 +2,20 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from isaaclab_arena.evaluation import eval_runner
 from tests.preloaded.interpreter import preloaded_python
 
 ROOT = Path(__file__).parents[2]
@@ -97,10 +101,100 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def job(
+    environment: str = "reach",
+    policy: str = "scripted",
+    num_episodes: int | None = 3,
+    *,
+    num_envs: int = 2,
+    name: str = "a",
+    options: Mapping[str, Any] | None = None,
+    args: Mapping[str, Any] | None = None,
+    **keys: Any,
+) -> dict[str, Any]:
+    """Return a job: options are those of the policy, args those of the environment, and keys go into the job."""
+    return {
+        "name": name,
+        "arena_env_args": {"environment": environment, "num_envs": num_envs, **(args or {})},
+        "policy_type": policy,
+        "policy_config_dict": dict(options or {}),
+        **({} if num_episodes is None else {"num_episodes": num_episodes}),
+        **keys,
+    }  # fmt: skip
+
+
 def write_jobs(path: Path, jobs: Sequence[Mapping[str, Any]], **top_level: Any) -> Path:
     """Write a job file."""
     path.write_text(json.dumps({**top_level, "jobs": list(jobs)}))
     return path
+
+
+def evaluated(output: Path, *jobs: Mapping[str, Any], options: Sequence[object] = (), code: int = 0) -> Path:
+    """Run jobs in this process, which ends with a code, and return the output directory; its job file lies beside."""
+    path = write_jobs(output.with_suffix(".json"), jobs) if jobs else output.with_suffix(".json")
+    assert eval_runner.main(["--eval_jobs_config", str(path), "--output_dir", str(output), *map(str, options)]) == code
+    return output
+
+
+def run_of(output: Path, *jobs: Mapping[str, Any], options: Sequence[object] = (), ranks: int = 1) -> list[str]:
+    """Return the command of a run, with the job file beside its directory; without jobs one that was written before."""
+    path = write_jobs(output.with_suffix(".json"), jobs) if jobs else output.with_suffix(".json")
+    return command("--eval_jobs_config", path, "--output_dir", output, *options, ranks=ranks)
+
+
+def launched(
+    output: Path, *jobs: Mapping[str, Any], options: Sequence[object] = (), ranks: int = 1, **how: Any
+) -> Path:
+    """Run jobs in processes of their own and return the output directory; see `run_of` and `run`."""
+    finished = run(run_of(output, *jobs, options=options, ranks=ranks), **{"timeout_s": patience_s(120), **how})
+    assert finished.returncode == 0, finished.stderr
+    return output
+
+
+def start_rank(
+    line: Sequence[str], log: Path, *, rank: int, ranks: int, port: int, **variables: int
+) -> subprocess.Popen[bytes]:
+    """Start a rank as `srun` does, without torchrun: unlike there nobody ends the others when one of them dies."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return start(line, log, extra={name: str(value) for name, value in {**numbers, **variables}.items()})
+
+
+@contextmanager
+def ranks_of(output: Path, *jobs: Mapping[str, Any], options: Sequence[object] = (), ranks: int = 2) -> Iterator[Any]:
+    """Start ranks by hand that claim their work, and kill those that are left; each logs beside the directory."""
+    line, port = run_of(output, *jobs, options=("--assignment", "dynamic", *options)), free_port()
+    logs = [output.with_name(f"rank{rank}.log") for rank in range(ranks)]
+    processes = [start_rank(line, log, rank=rank, ranks=ranks, port=port) for rank, log in enumerate(logs)]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that `start` started, with all that it started, unless it has ended."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def committed(output: Path, job: str = "*", rank: int | str = "") -> Counter[tuple[str, int]]:
+    """Count the whole commit lines of each episode, by job and index, of one rank or of all."""
+    found: Counter[tuple[str, int]] = Counter()
+    for path in output.glob(f"{job}/episode_results_rank{rank}*.jsonl"):
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            try:
+                written = json.loads(line)
+                found[written["job_name"], written["episode_index"]] += 1
+            except (ValueError, TypeError, KeyError):
+                continue
+    return found
+
+
+def results_of(output: Path) -> dict[str, Any]:
+    """Return the document with all results."""
+    return json.loads((output / "results.json").read_text())
 
 
 def jobs_table(output_directory: Path) -> pd.DataFrame:

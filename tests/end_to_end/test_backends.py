@@ -1,14 +1,12 @@
 """Jobs that MuJoCo-Warp simulates give the results that MuJoCo gives, and with --deterministic the same ones again."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.results import RecordedEpisode, read_episode
-from tests.end_to_end.launching import ROOT, command, episodes_table, run, same_tables, write_jobs
+from tests.end_to_end.launching import ROOT, episodes_table, evaluated, job, results_of, run, run_of, same_tables
 
 EVERYTHING = {
     "cube": {name: {"enabled": True} for name in ("mass", "size", "friction", "color")},
@@ -21,19 +19,9 @@ EVERYTHING = {
 
 @pytest.mark.slow
 def test_episodes_in_which_everything_varies_come_out_the_same_on_both(tmp_path):
-    jobs = [
-        {
-            "name": backend,
-            "arena_env_args": {"environment": "lift_object", "num_envs": 5, "backend": backend},
-            "policy_type": "scripted",
-            "variations": EVERYTHING,
-            "num_episodes": 10,
-        }
-        for backend in ("mujoco", "warp")
-    ]
-    write_jobs(tmp_path / "jobs.json", jobs)
-    assert main(["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out")]) == 0
-    table = episodes_table(tmp_path / "out")
+    lift, backends = {"num_episodes": 10, "num_envs": 5, "variations": EVERYTHING}, ("mujoco", "warp")
+    jobs = [job("lift_object", name=each, args={"backend": each}, **lift) for each in backends]
+    table = episodes_table(evaluated(tmp_path / "out", *jobs))
     on_mujoco, on_warp = (table[table["job"] == job].reset_index(drop=True) for job in ("mujoco", "warp"))
     assert on_warp["outcome"].tolist() == on_mujoco["outcome"].tolist()
     assert on_warp["conditions"].tolist() == on_mujoco["conditions"].tolist()
@@ -41,40 +29,26 @@ def test_episodes_in_which_everything_varies_come_out_the_same_on_both(tmp_path)
     np.testing.assert_allclose(on_warp["return"], on_mujoco["return"], rtol=0.05)
 
 
+ON_WARP = {"backend": "warp"}
 SMALL = [
-    {
-        "name": name,
-        "arena_env_args": {"environment": "cartpole", "num_envs": 2, "backend": "warp"},
-        "policy_type": policy,
-        "num_episodes": 3,
-    }
-    for name, policy in (("random", "random_action"), ("network", "tests.fakes_network.NetworkPolicy"))
+    job("cartpole", "random_action", args=ON_WARP, name="random"),
+    job("cartpole", "tests.fakes_network.NetworkPolicy", args=ON_WARP, name="network"),
 ]
 """Poles that soon fall."""
 
+LEARNED = {"checkpoint_path": str(ROOT / "models" / "reach")}
 TOUCHING = [
-    {
-        "name": "scripted",
-        "arena_env_args": {"environment": "reach", "num_envs": 2, "backend": "warp"},
-        "policy_type": "scripted",
-        "num_episodes": 3,
-    },
-    {
-        "name": "learned",
-        "arena_env_args": {"environment": "reach", "num_envs": 2, "backend": "warp", "action_mode": "ee_delta"},
-        "policy_type": "rsl_rl",
-        "policy_config_dict": {"checkpoint_path": str(ROOT / "models" / "reach")},
-        "num_episodes": 3,
-    },
+    job("reach", args=ON_WARP, name="scripted"),
+    job("reach", "rsl_rl", args={**ON_WARP, "action_mode": "ee_delta"}, options=LEARNED, name="learned"),
 ]
 """An arm, which may touch what is there."""
 
 
 def deterministic_run(directory: Path, jobs: list[dict], device: str, name: str, *more: object) -> Path:
     """Run jobs with --deterministic, and return the output directory."""
-    path, output = write_jobs(directory / "jobs.json", jobs), directory / name
+    output = directory / name
     options = ("--device", device, "--policy_device", device, "--deterministic", "--policy_batch", 4, *more)
-    finished = run(command("--eval_jobs_config", path, "--output_dir", output, *options), timeout_s=600)
+    finished = run(run_of(output, *jobs, options=options), timeout_s=600)
     if finished.returncode != 0:
         # No failed assertion, which on a GPU is expected of results that differ.
         raise RuntimeError(finished.stderr)
@@ -94,8 +68,8 @@ WHEN_AND_WHERE = frozenset(
 
 def jobs_without_times(output: Path) -> list[dict[str, object]]:
     """Return the jobs of results.json, less the columns of when, where and how long."""
-    jobs = json.loads((output / "results.json").read_text())["jobs"]
-    return [{name: value for name, value in job.items() if name not in WHEN_AND_WHERE} for job in jobs]
+    jobs = results_of(output)["jobs"]
+    return [{name: value for name, value in each.items() if name not in WHEN_AND_WHERE} for each in jobs]
 
 
 RACE = "MuJoCo-Warp 4 sorts neither contacts nor constraints: their order on a GPU is a race"
@@ -110,14 +84,10 @@ def small(request, tmp_path_factory) -> tuple[str, Path]:
     return request.param, deterministic_run(tmp_path_factory.mktemp("small"), SMALL, request.param, "out")
 
 
-def test_with_determinism_the_same_run_on_warp_gives_the_same_table_and_recordings(small, tmp_path):
+@pytest.mark.parametrize("more", [(), ("--pipeline", 2)], ids=["again", "in two groups of env slots"])
+def test_with_determinism_the_same_run_on_warp_gives_the_same_table_and_recordings(small, tmp_path, more):
     device, once = small
-    assert_the_same(once, deterministic_run(tmp_path, SMALL, device, "again"), SMALL)
-
-
-def test_two_groups_of_env_slots_on_warp_give_the_table_of_one(small, tmp_path):
-    device, together = small
-    assert_the_same(together, deterministic_run(tmp_path, SMALL, device, "divided", "--pipeline", 2), SMALL)
+    assert_the_same(once, deterministic_run(tmp_path, SMALL, device, "again", *more), SMALL)
 
 
 @pytest.mark.slow
@@ -131,9 +101,9 @@ def test_with_determinism_an_arm_does_the_same_again(tmp_path, device):
 def assert_the_same(once: Path, again: Path, jobs: list[dict]) -> None:
     assert same_tables(once, again)
     assert jobs_without_times(once) == jobs_without_times(again)
-    for job in (job["name"] for job in jobs):
+    for name in (each["name"] for each in jobs):
         for index in range(3):
-            recorded, found = (read_episode(output / job / f"dataset_{job}.hdf5", index) for output in (once, again))
+            recorded, found = (read_episode(each / name / f"dataset_{name}.hdf5", index) for each in (once, again))
             assert "mujoco_warp" in str(recorded.attributes["provenance"])
             assert what_happened(recorded) == what_happened(found)
 

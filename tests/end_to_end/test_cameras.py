@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,31 +11,32 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.cli.main import main as command_line
-from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.results import read_episode
 from tests.end_to_end.launching import (
-    ROOT,
-    command,
-    environment,
+    end,
     episodes_table,
+    evaluated,
+    job,
     jobs_table,
+    launched,
+    patience_s,
     run,
+    run_of,
     start,
     wait_until,
-    write_jobs,
 )
 
 
-def evaluate(output: Path, *options: str, num_envs: int = 2, num_episodes: int = 3, **environment_args: object) -> Path:
-    arguments = {"environment": "reach", "num_envs": num_envs, **environment_args}
-    job = {"name": "a", "arena_env_args": arguments, "policy_type": "scripted", "num_episodes": num_episodes}
-    path = write_jobs(output.with_suffix(".json"), [job])
-    assert main(["--eval_jobs_config", str(path), "--output_dir", str(output), *options]) == 0
-    return output
+def evaluate(output: Path, *options: str, num_envs: int = 2, **args: object) -> Path:
+    return evaluated(output, job(num_envs=num_envs, args=args), options=options)
 
 
 def recorded_arrays(output: Path) -> Mapping[str, np.ndarray]:
     return read_episode(output / "a" / "dataset_a.hdf5", 1).arrays
+
+
+def report_of(output: Path) -> dict[str, float]:
+    return json.loads((output / "a" / "job_report_rank0.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -45,101 +44,75 @@ def plain(tmp_path_factory) -> Path:
     return evaluate(tmp_path_factory.mktemp("cameras") / "plain")
 
 
-def test_filming_changes_neither_results_nor_recordings(plain, tmp_path):
+def test_filming_changes_neither_results_nor_recordings_and_waiting_for_films_is_recording(plain, tmp_path):
     filmed = evaluate(tmp_path / "filmed", "--record_camera_video", "--record-viewport-video")
     pd.testing.assert_frame_equal(episodes_table(filmed), episodes_table(plain))
     pd.testing.assert_frame_equal(jobs_table(filmed), jobs_table(plain))
     assert len(list((filmed / "a" / "videos").glob("*.mp4"))) == 3 * 3
     assert (filmed / "a" / "contact_sheet.png").is_file()
     assert not [name for name in recorded_arrays(filmed) if "camera" in name]
+    assert report_of(filmed)["render_s"] == 0.0
+    assert report_of(filmed)["record_s"] > 5 * report_of(plain)["record_s"]
 
 
-def test_seeing_changes_no_results_of_a_policy_that_does_not_look(plain, tmp_path):
-    seeing = evaluate(tmp_path / "seeing", enable_cameras=True, camera_size=32)
-    pd.testing.assert_frame_equal(
-        episodes_table(seeing).drop(columns=["conditions"]), episodes_table(plain).drop(columns=["conditions"])
-    )
+@pytest.mark.parametrize(
+    ("options", "is_drawn", "is_looked_at"),
+    [((), False, False), (("--eager_pictures",), True, False), (("--record_observations", "all"), True, True)],
+)
+def test_seeing_changes_no_results_and_pictures_that_nobody_looks_at_are_not_drawn(
+    plain, tmp_path, options, is_drawn, is_looked_at
+):
+    seeing = evaluate(tmp_path / "seeing", "--enable_cameras", *options, camera_size=32)
+    # Pictures are part of the checksum of what is recorded of them.
+    apart = ["conditions", "checksum"] if is_looked_at else ["conditions"]
+    found, expected = (episodes_table(each).drop(columns=apart) for each in (seeing, plain))
+    pd.testing.assert_frame_equal(found, expected)
+    report = report_of(seeing)
+    # Three episodes, each of which shows two cameras once more than it has steps.
+    every = 2 * (report["env_steps"] + 3)
+    assert (report["pictures_drawn"], report["pictures_looked_at"]) == (every * is_drawn, every * is_looked_at)
+    if is_drawn and not is_looked_at:
+        assert report["render_s"] > report["simulate_s"] > 0
+        assert report["record_s"] < report["render_s"]
 
 
 def test_recorded_pictures_are_the_same_bits_for_any_number_of_environments(tmp_path):
     options = {"enable_cameras": True, "camera_size": 32, "camera_depth": True}
-    alone = evaluate(tmp_path / "alone", "--record_observations", "all", num_envs=1, **options)
-    together = evaluate(tmp_path / "together", "--record_observations", "all", num_envs=3, **options)
+    alone, together = (
+        evaluate(tmp_path / f"on{num_envs}", "--record_observations", "all", num_envs=num_envs, **options)
+        for num_envs in (1, 3)
+    )
     pd.testing.assert_frame_equal(episodes_table(together), episodes_table(alone))
     recorded = recorded_arrays(alone)
     pictures = recorded["camera_obs/wrist_cam_rgb"]
     assert (pictures.shape, pictures.dtype) == ((len(recorded["actions"]), 32, 32, 3), np.uint8)
-
-
-def report_of(output: Path) -> dict[str, float]:
-    return json.loads((output / "a" / "job_report_rank0.json").read_text())
-
-
-def test_rendering_is_told_apart_from_simulating(tmp_path):
-    report = report_of(evaluate(tmp_path / "out", "--eager_pictures", enable_cameras=True, camera_size=64))
-    assert report["render_s"] > 5 * report["simulate_s"] > 0
-    assert report["record_s"] < report["render_s"]
-
-
-def test_pictures_that_nobody_looks_at_are_not_drawn(tmp_path):
-    options = {"enable_cameras": True, "camera_size": 32}
-    for name, arguments, (is_drawn, is_looked_at) in (
-        ("lazy", (), (False, False)),
-        ("eager", ("--eager_pictures",), (True, False)),
-        ("recorded", ("--record_observations", "all"), (True, True)),
-    ):
-        report = report_of(evaluate(tmp_path / name, *arguments, **options))
-        # Three episodes, each of which shows two cameras once more than it has steps.
-        every = 2 * (report["env_steps"] + 3)
-        assert (report["pictures_drawn"], report["pictures_looked_at"]) == (every * is_drawn, every * is_looked_at)
-
-
-def test_what_a_job_waits_for_films_is_recording(tmp_path):
-    plain = report_of(evaluate(tmp_path / "plain"))
-    filmed = report_of(evaluate(tmp_path / "filmed", "--record_viewport_video"))
-    assert filmed["render_s"] == 0.0
-    assert filmed["record_s"] > 5 * plain["record_s"]
-
-
-def test_cameras_can_be_turned_on_from_the_command_line(tmp_path):
-    output = evaluate(tmp_path / "out", "--enable_cameras", "--record_observations", "all", camera_size=16)
-    assert "camera_obs/robot_head_cam_rgb" in recorded_arrays(output)
+    assert "camera_obs/robot_head_cam_rgb" in recorded
 
 
 def test_jobs_without_cameras_load_neither_the_ray_tracer_nor_the_encoder(tmp_path):
-    path = write_jobs(
-        tmp_path / "jobs.json",
-        [{"name": "a", "arena_env_args": {"environment": "reach"}, "policy_type": "scripted", "num_episodes": 1}],
-    )
+    line = run_of(tmp_path / "out", job(num_episodes=1))
     program = (
-        "import sys; from isaaclab_arena.evaluation.eval_runner import main; "
-        f"code = main(['--eval_jobs_config', {str(path)!r}, '--output_dir', {str(tmp_path / 'out')!r}]); "
+        "import sys; from isaaclab_arena.evaluation.eval_runner import main; code = main(sys.argv[1:]); "
         "print('loaded', sorted({'warp', 'mujoco_warp', 'av', 'PIL'} & set(sys.modules))); sys.exit(code)"
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
-    )
+    finished = run([line[0], "-c", program, *line[line.index("--eval_jobs_config") :]], fresh=True)
     assert finished.returncode == 0, finished.stderr
     assert "loaded []" in finished.stdout
 
 
 def test_a_killed_run_leaves_no_broken_video_and_goes_on_filming(tmp_path):
-    small = {"environment": "reach", "num_envs": 2, "viewport_width": 64, "viewport_height": 48}
-    job = {"name": "a", "arena_env_args": small, "policy_type": "zero_action", "num_episodes": 10}
-    jobs, videos = write_jobs(tmp_path / "jobs.json", [job]), tmp_path / "out" / "a" / "videos"
-    arguments = ("--eval_jobs_config", jobs, "--output_dir", tmp_path / "out", "--record_viewport_video")
-    process = start(command(*arguments), tmp_path / "log", fresh=True)
-    wait_until(lambda: any(videos.glob("viewport*.mp4")))
-    process.kill()
-    process.wait()
-    before = sorted(videos.glob("viewport*.mp4"))
+    output = tmp_path / "out"
+    small = job(policy="zero_action", num_episodes=10, args={"viewport_width": 64, "viewport_height": 48})
+    process = start(run_of(output, small, options=("--record_viewport_video",)), tmp_path / "log", fresh=True)
+    wait_until(lambda: any(output.glob("a/videos/viewport*.mp4")), timeout_s=patience_s(60))
+    end(process)
+    before = sorted(output.glob("a/videos/viewport*.mp4"))
     # 120 control steps of 0.05 s: a frame before the first, and one after every other step.
     assert [num_frames(path) for path in before] == [61] * len(before)
-    finished = run(command(*arguments, "--resume"))
-    assert finished.returncode == 0, finished.stderr
-    after = sorted(videos.glob("*.mp4"))
-    assert {path.suffix for path in videos.iterdir()} == {".mp4", ".webp"}
-    assert len(episodes_table(tmp_path / "out")) == 10
+    launched(output, options=("--record_viewport_video", "--resume"))
+    after = sorted(output.glob("a/videos/*.mp4"))
+    assert {path.suffix for path in output.glob("a/videos/*")} == {".mp4", ".webp"}
+    assert len(episodes_table(output)) == 10
     assert set(before) <= set(after)
     assert [num_frames(path) for path in after] == [61] * len(after)
 
@@ -188,21 +161,11 @@ def test_view_names_a_mistake(arguments, message, capsys):
 
 def test_ranks_that_start_together_compile_the_kernels_once(tmp_path):
     """On a machine that has never rendered: the ranks wait for one another, and nothing is left half done."""
-    jobs = [
-        {
-            "name": f"job{index}",
-            "arena_env_args": {"environment": "reach", "num_envs": 2, "enable_cameras": True, "camera_size": 16},
-            "policy_type": "scripted",
-            "num_episodes": 2,
-        }
-        for index in range(2)
-    ]
-    path = write_jobs(tmp_path / "jobs.json", jobs)
-    cache = tmp_path / "cache"
-    arguments = ["--eval_jobs_config", path, "--output_dir", tmp_path / "out", "--eager_pictures"]
-    finished = run(command(*arguments, ranks=2), extra={"WARP_CACHE_PATH": str(cache)}, timeout_s=280)
-    assert finished.returncode == 0, finished.stderr
-    kernels = [directory.name for directory in cache.glob("*/wp_*")]
+    seeing = {"enable_cameras": True, "camera_size": 16}
+    jobs = [job(num_episodes=2, args=seeing, name=name) for name in ("one", "other")]
+    where = {"WARP_CACHE_PATH": str(tmp_path / "cache")}
+    output = launched(tmp_path / "out", *jobs, options=("--eager_pictures",), ranks=2, extra=where, timeout_s=280)
+    kernels = [directory.name for directory in tmp_path.glob("cache/*/wp_*")]
     assert len(kernels) == len({name.rpartition("_")[0] for name in kernels})
     assert sum("megakernel" in name for name in kernels) == 1
-    assert list(jobs_table(tmp_path / "out")["successes"]) == [2, 2]
+    assert list(jobs_table(output)["successes"]) == [2, 2]

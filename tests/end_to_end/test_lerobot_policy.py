@@ -1,54 +1,34 @@
 """A policy of LeRobot comes to the same tables on any number of ranks, and after an interruption."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.end_to_end.launching import command, patience_s, run, same_tables, start, wait_until, write_jobs
+from tests.end_to_end.launching import end, job, launched, patience_s, run_of, same_tables, start, wait_until
 from tests.policy.lerobot.policies import PICTURE, STATE, options_for, saved
 
+pytestmark = pytest.mark.slow
+ON_CPU = ("--device", "cpu")
 
-def arguments(output: Path, server: dict[str, str] | None = None) -> list[str]:
+
+def playing(directory: Path, **keys: Any) -> dict:
     features = {PICTURE: {"type": "VISUAL", "shape": [3, 32, 32]}, STATE: {"type": "STATE", "shape": [7]}}
     action = {"action": {"type": "ACTION", "shape": [8]}}
-    policy = saved(
-        output.parent / "policy", "diffusion", n_obs_steps=2, input_features=features, output_features=action
-    )
-    job = {
-        "name": "a",
-        "arena_env_args": {"environment": "reach", "num_envs": 2, "enable_cameras": True, "camera_size": 32},
-        "policy_type": "lerobot",
-        "policy_config_dict": options_for(
-            policy, images={PICTURE: "wrist_cam_rgb"}, states={STATE: ["robot_joint_pos"]}
-        ),
-        "num_episodes": 4,
-        **({} if server is None else {"policy_server": server}),
-    }
-    path = write_jobs(output.parent / f"{output.name}.json", [job])
-    return ["--eval_jobs_config", str(path), "--output_dir", str(output), "--device", "cpu"]
+    policy = saved(directory / "policy", "diffusion", n_obs_steps=2, input_features=features, output_features=action)
+    options = options_for(policy, images={PICTURE: "wrist_cam_rgb"}, states={STATE: ["robot_joint_pos"]})
+    args = {"enable_cameras": True, "camera_size": 32}
+    return job("reach", "lerobot", 4, args=args, options=options, **keys)
 
 
-def finished(output: Path, *options: str, ranks: int = 1, server: dict[str, str] | None = None) -> Path:
-    done = run(command(*arguments(output, server), *options, ranks=ranks), timeout_s=patience_s(120))
-    assert done.returncode == 0, done.stderr
-    return output
-
-
-@pytest.mark.slow
-def test_the_tables_are_the_same_on_ranks_that_share_a_server(tmp_path):
-    alone = finished(tmp_path / "alone")
-    for ranks in (1, 3):
-        shared = tmp_path / f"on_{ranks}"
-        assert same_tables(alone, finished(shared, "--split_jobs", ranks=ranks, server={"shared": "node"}))
-
-
-@pytest.mark.slow
-def test_the_tables_are_the_same_on_two_ranks_and_after_a_run_was_killed(tmp_path):
-    alone = finished(tmp_path / "alone")
-    assert same_tables(alone, finished(tmp_path / "shared", "--split_jobs", ranks=2))
-    process = start(command(*arguments(tmp_path / "killed")), tmp_path / "log", fresh=True)
-    wait_until(lambda: any((tmp_path / "killed").glob("a/episodes/*.h5")), timeout_s=patience_s(60))
-    process.kill()
-    process.wait()
-    assert not (tmp_path / "killed" / "results.csv").exists()
-    assert same_tables(alone, finished(tmp_path / "killed", "--resume"))
+def test_the_tables_are_the_same_on_ranks_that_share_a_server_or_none_and_after_a_run_was_killed(tmp_path):
+    alone, split = launched(tmp_path / "alone", playing(tmp_path), options=ON_CPU), (*ON_CPU, "--split_jobs")
+    for ranks, keys in ((1, {"shared": "node"}), (3, {"shared": "node"}), (2, None)):
+        playing_there = playing(tmp_path, **({} if keys is None else {"policy_server": keys}))
+        assert same_tables(alone, launched(tmp_path / f"on_{ranks}", playing_there, options=split, ranks=ranks))
+    killed = tmp_path / "killed"
+    process = start(run_of(killed, playing(tmp_path), options=ON_CPU), tmp_path / "log", fresh=True)
+    wait_until(lambda: any(killed.glob("a/episodes/*.h5")), timeout_s=patience_s(60))
+    end(process)
+    assert not (killed / "results.csv").exists()
+    assert same_tables(alone, launched(killed, options=(*ON_CPU, "--resume")))

@@ -47,20 +47,17 @@ def contents(run_directory: Path) -> dict[str, Any]:
     """Return every array and attribute of all datasets, but for what says when and where an episode ran."""
     found: dict[str, Any] = {}
     for path in sorted(run_directory.glob("*/dataset_*.hdf5")):
+
+        def describe(name: str, item: h5py.Group | h5py.Dataset, path: Path = path) -> None:
+            place = f"{path.parent.name}/{name}"
+            apart = {"commit", "env_id", "provenance"}
+            found.update({f"{place}@{key}": str(value) for key, value in item.attrs.items() if key not in apart})
+            if isinstance(item, h5py.Dataset):
+                array = np.asarray(item[()])
+                found[place] = (array.dtype.str, array.shape, array.tobytes())
+
         with h5py.File(path) as file:
-            file.visititems(lambda name, item, path=path: found.update(_described(f"{path.parent.name}/{name}", item)))
-    return found
-
-
-def _described(name: str, item: h5py.Group | h5py.Dataset) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        f"{name}@{key}": str(value)
-        for key, value in item.attrs.items()
-        if key not in {"commit", "env_id", "provenance"}
-    }
-    if isinstance(item, h5py.Dataset):
-        array = np.asarray(item[()])
-        found[name] = (array.dtype.str, array.shape, array.tobytes())
+            file.visititems(describe)
     return found
 
 

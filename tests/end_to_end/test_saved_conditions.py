@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +12,7 @@ import pytest
 from isaaclab_arena.cli.main import main as cli
 from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.evaluation.policy_runner import main as policy_runner
-from tests.end_to_end.launching import command, episodes_table, run, write_jobs
+from tests.end_to_end.launching import episodes_table, evaluated, job, launched, write_jobs
 
 VARIATIONS = {
     "cube.mass.enabled": True,
@@ -29,40 +31,31 @@ LIFT = {"environment": "lift_object", "object": "cube"}
 def saved(tmp_path_factory) -> Path:
     """A directory with ``out``, five varied episodes in four env slots, and their conditions in ``set.json``."""
     directory = tmp_path_factory.mktemp("saved")
-    job = {"name": "varied", "policy_type": "scripted", "num_episodes": 5, "seed": 9, "variations": VARIATIONS}
-    jobs = write_jobs(directory / "jobs.json", [{**job, "arena_env_args": {**LIFT, "num_envs": 4}}])
-    arguments = ["--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out"), "--no_dataset"]
-    assert main([*arguments, "--save_conditions", str(directory / "set.json")]) == 0
+    varied = job("lift_object", num_episodes=5, num_envs=4, args=LIFT, name="varied", seed=9, variations=VARIATIONS)
+    evaluated(directory / "out", varied, options=("--no_dataset", "--save_conditions", directory / "set.json"))
     return directory
 
 
-def evaluate(saved: Path, tmp_path: Path, jobs: list[dict], *, ranks: int = 1) -> Path:
+def evaluate(saved: Path, tmp_path: Path, jobs: list[dict], *, ranks: int) -> Path:
     """Run jobs on a copy of the saved conditions that lies elsewhere, beside the job file."""
     shutil.copy(saved / "set.json", tmp_path)
-    path = write_jobs(tmp_path / "again.json", jobs, defaults={"conditions": "set.json", "arena_env_args": LIFT})
-    arguments = ["--eval_jobs_config", str(path), "--output_dir", str(tmp_path / "out"), "--no_dataset"]
-    if ranks == 1:
-        assert main(arguments) == 0
-    else:
-        finished = run(command(*arguments, ranks=ranks))
-        assert finished.returncode == 0, finished.stderr
-    return tmp_path / "out"
+    write_jobs(tmp_path / "out.json", jobs, defaults={"conditions": "set.json", "arena_env_args": LIFT})
+    return launched(tmp_path / "out", options=("--no_dataset",), ranks=ranks)
 
 
-def test_the_same_policy_has_the_same_episodes_in_another_batch(saved, tmp_path):
-    again = evaluate(saved, tmp_path, [{"name": "varied", "policy_type": "scripted", "seed": 9}])
-    pd.testing.assert_frame_equal(episodes_table(saved / "out"), episodes_table(again))
-
-
-def test_other_policies_on_two_ranks_start_from_the_same_conditions(saved, tmp_path):
+def test_any_policy_on_any_ranks_starts_from_the_same_conditions_and_the_same_one_has_the_same_episodes(
+    saved, tmp_path
+):
     jobs = [
+        {"name": "varied", "policy_type": "scripted", "seed": 9},
         {"name": "still", "policy_type": "zero_action", "num_episodes": 3, "seed": 1},
         {"name": "random", "policy_type": "random_action", "arena_env_args": {"num_envs": 3}},
     ]
     episodes = episodes_table(evaluate(saved, tmp_path, jobs, ranks=2))
     before = episodes_table(saved / "out")
-    for job, number in (("still", 3), ("random", 5)):
-        found = episodes[episodes["job"] == job]
+    pd.testing.assert_frame_equal(before, episodes.query("job == 'varied'").reset_index(drop=True))
+    for name, number in (("still", 3), ("random", 5)):
+        found = episodes[episodes["job"] == name]
         assert list(found["conditions"]) == list(before["conditions"][:number])
         assert list(found["episode_seed"]) == list(before["episode_seed"][:number])
 
@@ -80,13 +73,12 @@ def test_a_varied_recording_replays_to_the_recorded_outcome(tmp_path):
     replay = ["--policy_type", "replay", "--output_dir", str(second), *arguments, "--replay_file_path", str(dataset)]
     assert policy_runner(replay) == 0
     columns = ["outcome", "length", "return", "conditions"]
-    pd.testing.assert_frame_equal(
-        episodes_table(first).filter(items=columns), episodes_table(second).filter(items=columns)
-    )
+    recorded, replayed = (episodes_table(each).filter(items=columns) for each in (first, second))
+    pd.testing.assert_frame_equal(recorded, replayed)
 
 
 @pytest.mark.parametrize(
-    ("job", "message"),
+    ("changes", "message"),
     [
         ({"arena_env_args": {"object": "can"}}, "object was 'cube', the job has 'can'"),
         ({"arena_env_args": {"environment": "reach", "object": None}}, "environment was 'lift_object'"),
@@ -98,41 +90,46 @@ def test_a_varied_recording_replays_to_the_recorded_outcome(tmp_path):
         ({"conditions": "nothing.json"}, "nothing.json: there is no such file"),
     ],
 )
-def test_what_does_not_fit_the_saved_conditions_is_refused(saved, tmp_path, capsys, job, message):
+def test_what_does_not_fit_the_saved_conditions_is_refused(saved, tmp_path, capsys, changes, message):
     shutil.copy(saved / "set.json", tmp_path)
-    block = {"name": "again", "policy_type": "scripted", **job}
+    block = {"name": "again", "policy_type": "scripted", **changes}
     defaults = {"conditions": "set.json", "arena_env_args": LIFT}
     path = write_jobs(tmp_path / "again.json", [block], defaults=defaults)
     assert main(["--eval_jobs_config", str(path)]) == 2
     assert message in capsys.readouterr().err
 
 
-def _episode_with(key, value):
-    """Return a change of a saved document that gives its first episode a value."""
-    return lambda document: document["sets"][0]["episodes"][0].update({key: value})
+FIRST = ("sets", 0, "episodes", 0)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("place", "value", "message"),
     [
-        (lambda document: document.update(schema_version=2), "no saved conditions of schema version 1"),
-        (lambda document: document.update(sets=[]), "sets"),
-        (lambda document: document["sets"][0].update(episodes=[]), "sets.0.episodes: "),
-        (lambda document: document["sets"][0].update(sed=3), "unknown key"),
-        (lambda document: document["sets"][0].pop("seed"), "sets.0.seed: is missing"),
-        (lambda document: document["sets"][0]["episodes"][0].update({"cube.mass": True}), "episodes.0.cube.mass"),
-        (lambda document: document["sets"][0]["episodes"][1].update({"cube.mas": 1.0}), "episode 1: 'cube.mas' is no"),
-        (lambda document: document["sets"][0]["episodes"][1].update({"cube.size": 1.0}), "'cube.size' is no condition"),
-        (lambda document: document["sets"][0]["episodes"][2].pop("cube.yaw"), "episode 2: 'cube.yaw' is missing"),
-        (lambda document: document["sets"].append(document["sets"][0]), "holds 2 sets that fit"),
-        (_episode_with("cube.mass", -1.0), "episode 0: 'cube.mass' must be 0.0001 to 100, got -1.0"),
-        (_episode_with("cube.mass", "heavy"), "episode 0: 'cube.mass' must be a number, got 'heavy'"),
-        (_episode_with("cube.position", [1.0]), "episode 0: 'cube.position' has 1 numbers"),
+        (("schema_version",), 2, "no saved conditions of schema version 1"),
+        (("sets",), [], "sets"),
+        (("sets", 0, "episodes"), [], "sets.0.episodes: "),
+        (("sets", 0, "sed"), 3, "unknown key"),
+        (("sets", 0, "seed"), ..., "sets.0.seed: is missing"),
+        ((*FIRST, "cube.mas"), 1.0, "episode 0: 'cube.mas' is no"),
+        ((*FIRST, "cube.size"), 1.0, "'cube.size' is no condition"),
+        ((*FIRST, "cube.yaw"), ..., "episode 0: 'cube.yaw' is missing"),
+        ((*FIRST, "cube.mass"), True, "episodes.0.cube.mass"),
+        ((*FIRST, "cube.mass"), -1.0, "episode 0: 'cube.mass' must be 0.0001 to 100, got -1.0"),
+        ((*FIRST, "cube.mass"), "heavy", "episode 0: 'cube.mass' must be a number, got 'heavy'"),
+        ((*FIRST, "cube.position"), [1.0], "episode 0: 'cube.position' has 1 numbers"),
+        (None, None, "holds 2 sets that fit"),
     ],
 )
-def test_a_damaged_file_is_refused(saved, tmp_path, capsys, change, message):
+def test_a_damaged_file_is_refused(saved, tmp_path, capsys, place, value, message):
     document = json.loads((saved / "set.json").read_text())
-    change(document)
+    if place is None:
+        document["sets"] *= 2
+    else:
+        *above, key = place
+        part = reduce(getitem, above, document)
+        part.pop(key, None)
+        if value is not ...:
+            part[key] = value
     (tmp_path / "set.json").write_text(json.dumps(document))
     block = {"name": "again", "policy_type": "scripted", "conditions": "set.json", "arena_env_args": LIFT}
     assert main(["--eval_jobs_config", str(write_jobs(tmp_path / "again.json", [block]))]) == 2
@@ -143,8 +140,8 @@ def test_a_set_may_have_one_episode_and_an_incomplete_job_is_left_out(saved, tmp
     document = json.loads((saved / "set.json").read_text())
     del document["sets"][0]["episodes"][1:]
     (tmp_path / "set.json").write_text(json.dumps(document))
-    job = {"name": "one", "policy_type": "zero_action", "conditions": "set.json", "arena_env_args": LIFT}
-    assert cli(["validate", str(write_jobs(tmp_path / "one.json", [job]))]) == 0
+    one = {"name": "one", "policy_type": "zero_action", "conditions": "set.json", "arena_env_args": LIFT}
+    assert cli(["validate", str(write_jobs(tmp_path / "one.json", [one]))]) == 0
     output = Path(shutil.copytree(saved / "out", tmp_path / "out"))
     [commits] = (output / "varied").glob("episode_results_rank*.jsonl")
     lines = commits.read_text().splitlines(keepends=True)
@@ -161,24 +158,22 @@ def test_a_file_that_exists_is_not_written_over(saved, capsys):
 
 
 def test_a_run_that_goes_on_completes_the_file_that_it_has_begun_and_no_other(tmp_path, capsys):
-    blocks = [
-        {"name": name, "policy_type": "random_action", "num_episodes": 2, "arena_env_args": {"environment": "reach"}}
-        for name in ("first", "second")
-    ]
-    jobs, saved = write_jobs(tmp_path / "jobs.json", blocks), tmp_path / "set.json"
-    arguments = ["--eval_jobs_config", str(jobs), "--save_conditions", str(saved)]
-    assert main([*arguments, "--output_dir", str(tmp_path / "out")]) == 0
+    jobs, saved = (
+        [job(policy="random_action", num_episodes=2, name=name) for name in ("first", "second")],
+        tmp_path / "set.json",
+    )
+    output = evaluated(tmp_path / "out", *jobs, options=("--save_conditions", saved))
     whole = saved.read_text()
     begun = json.loads(whole)
     del begun["sets"][1]
     saved.write_text(json.dumps(begun))
-    next((tmp_path / "out" / "second").glob("episode_results_rank0.jsonl")).write_text("")
-    assert main([*arguments, "--resume", str(tmp_path / "out")]) == 0
+    (output / "second" / "episode_results_rank0.jsonl").write_text("")
+    evaluated(output, options=("--resume", "--save_conditions", saved))
     assert saved.read_text() == whole
     capsys.readouterr()
     begun["sets"][0]["seed"] = 77
     saved.write_text(json.dumps(begun))
-    assert main([*arguments, "--resume", str(tmp_path / "out")]) == 2
+    evaluated(output, options=("--resume", "--save_conditions", saved), code=2)
     assert "its conditions of job 'first' are not in this run; name another file" in capsys.readouterr().err
     assert json.loads(saved.read_text()) == begun
 
@@ -187,8 +182,7 @@ def test_what_may_vary_is_listed_and_nothing_is_run(capsys, tmp_path):
     arguments = ["--policy_type", "scripted", "--num_episodes", "1", "--list_variations"]
     output = ["--output_dir", str(tmp_path / "out")]
     assert policy_runner([*arguments, *output, "lift_object", "cube.mass.enabled=true"]) == 0
-    listed = {
-        line.split()[0]: line.split()[1] for line in capsys.readouterr().out.splitlines() if "." in line.split()[0]
-    }
+    words = [line.split() for line in capsys.readouterr().out.splitlines()]
+    listed = {line[0]: line[1] for line in words if "." in line[0]}
     assert (listed["cube.mass"], listed["cube.friction"]) == ("on", "-")
     assert not (tmp_path / "out").exists()

@@ -1,15 +1,13 @@
 """A job file that evaluates trained checkpoints, as a user runs it."""
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.launching import command, jobs_table, run, same_tables, write_jobs
+from tests.end_to_end.launching import command, job, jobs_table, run, same_tables, write_jobs
 from tests.policy.checkpoints import write_checkpoint
 
-REACH = {"environment": "reach", "num_envs": 2}
 # Whatever a rank may have loaded when it has evaluated both jobs.
 EVALUATE_AND_TELL = """
 import sys
@@ -20,6 +18,10 @@ sys.exit(code)
 """
 
 
+def evaluating(*options: dict) -> list[dict]:
+    return [job("reach", "rsl_rl", 2, name=f"job{index}", options=each) for index, each in enumerate(options)]
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
     """A directory with two trainings and a job file, beside what one process makes of it."""
@@ -28,17 +30,9 @@ def trained(tmp_path_factory) -> Path:
     write_checkpoint(directory / "logs" / "reach", name="model_9.pt", **sizes)
     write_checkpoint(directory / "logs" / "reach", name="model_10.pt", seed=6, **sizes)
     write_checkpoint(directory / "logs" / "recurrent", name="model_best.pt", recurrent=True, **sizes)
-    options = [
-        {"checkpoint_path": "logs/reach"},
-        {"checkpoint_path": "logs/reach", "checkpoint": 9, "stochastic": True},
-        {"checkpoint_path": "logs/recurrent/model_best.pt"},
-    ]
-    jobs = [
-        {"name": f"job{index}", "arena_env_args": REACH, "policy_type": "rsl_rl", "policy_config_dict": each,
-         "num_episodes": 2}
-        for index, each in enumerate(options)
-    ]  # fmt: skip
-    write_jobs(directory / "jobs.json", jobs)
+    older = {"checkpoint_path": "logs/reach", "checkpoint": 9, "stochastic": True}
+    recurrent = {"checkpoint_path": "logs/recurrent/model_best.pt"}
+    write_jobs(directory / "jobs.json", evaluating({"checkpoint_path": "logs/reach"}, older, recurrent))
     arguments = [sys.executable, "-c", EVALUATE_AND_TELL, "--eval_jobs_config", "jobs.json", "--output_dir", "one"]
     finished = run(arguments, directory=directory)
     assert finished.returncode == 0, finished.stderr
@@ -51,6 +45,7 @@ def test_every_checkpoint_of_the_file_is_evaluated(trained):
     assert list(table["status"]) == ["completed"] * 3
     assert list(table["episodes"]) == [2, 2, 2]
     assert set(table["reproducible"]) == {"bitwise"}
+    assert "logs/reach/model_10.pt (SHA-256 " in (trained / "one" / "logs" / "rank0.log").read_text()
 
 
 def test_evaluating_a_checkpoint_loads_nothing_of_the_library_that_trained_it(trained):
@@ -66,29 +61,14 @@ def test_two_ranks_give_the_table_of_one(trained):
     assert same_tables(trained / "one", trained / "two")
 
 
-def test_a_log_says_which_file_was_evaluated(trained):
-    log = (trained / "one" / "logs" / "rank0.log").read_text()
-    assert "logs/reach/model_10.pt (SHA-256 " in log
-
-
-def test_validation_finds_a_checkpoint_that_is_not_there(trained):
-    jobs = json.loads((trained / "jobs.json").read_text())["jobs"]
-    jobs[0]["policy_config_dict"]["checkpoint_path"] = "logs/nowhere"
-    path = write_jobs(trained / "wrong.json", jobs)
-    finished = run([sys.executable, "-m", "isaaclab_arena.cli", "validate", str(path)], directory=trained)
-    assert finished.returncode == 2
-    assert "job 'job0': policy_config_dict.checkpoint_path: 'logs/nowhere' does not exist" in finished.stderr
-
-
-def test_a_checkpoint_for_another_robot_is_refused_before_anything_starts(trained):
+def test_a_checkpoint_that_is_not_there_or_for_another_robot_is_refused_before_anything_starts(trained):
     write_checkpoint(trained / "logs" / "dog", num_inputs=48, num_actions=12)
-    job = {"name": "dog", "arena_env_args": REACH, "policy_type": "rsl_rl", "num_episodes": 2,
-           "policy_config_dict": {"checkpoint_path": "logs/dog"}}  # fmt: skip
-    path = write_jobs(trained / "dog.json", [job])
-    finished = run(command("--eval_jobs_config", path, "--output_dir", "dog"), directory=trained)
-    assert finished.returncode == 2
-    assert (
-        "job 'dog': policy_config_dict.checkpoint_path: logs/dog/model_1.pt: the network takes 48 numbers, this "
-        in (finished.stderr)
-    )
-    assert not (trained / "dog").exists()
+    for name, message in (
+        ("nowhere", "job 'job0': policy_config_dict.checkpoint_path: 'logs/nowhere' does not exist"),
+        ("dog", "job 'job0': policy_config_dict.checkpoint_path: logs/dog/model_1.pt: the network takes 48 numbers"),
+    ):
+        path = write_jobs(trained / f"{name}.json", evaluating({"checkpoint_path": f"logs/{name}"}))
+        finished = run(command("--eval_jobs_config", path, "--output_dir", name), directory=trained)
+        assert finished.returncode == 2
+        assert message in finished.stderr
+        assert not (trained / name).exists()

@@ -1,6 +1,6 @@
 """Real environments for tests, started in the conditions of numbered episodes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.nested import leaves
 
 ALL_ENVIRONMENTS = (
     "reach",
@@ -120,3 +121,27 @@ def play(env: ArenaEnvironment, policy: PolicyBase, num_episodes: int, *, seed: 
     ends = EndStates()
     rollout(env, policy, [episode(index, seed) for index in range(num_episodes)], [ends])
     return ends
+
+
+def random_actions(env: ArenaEnvironment, steps: int) -> torch.Tensor:
+    """Return actions within their bounds. Shape: (steps, num_envs, action_dim)."""
+    generator = torch.Generator().manual_seed(0)
+    low, high = torch.tensor(env.action_spec.low), torch.tensor(env.action_spec.high)
+    return low + (high - low) * torch.rand(steps, env.num_envs, *env.action_spec.shape, generator=generator)
+
+
+def flat(tree: Mapping[str, object]) -> dict[str, torch.Tensor]:
+    return {".".join(path): value for path, value in leaves(tree)}
+
+
+def tensors_of(step: Step) -> dict[str, torch.Tensor]:
+    assert step.success is not None
+    masks = {"terminated": step.terminated, "truncated": step.truncated, "success": step.success}
+    return {**flat(step.observation), "reward": step.reward, "diverged": step.diverged, **masks, **step.metrics}
+
+
+def assert_the_same(found: Sequence[Mapping[str, torch.Tensor]], wanted: Sequence[Mapping[str, torch.Tensor]]) -> None:
+    for got, want in zip(found, wanted, strict=True):
+        assert got.keys() == want.keys()
+        for name, value in want.items():
+            torch.testing.assert_close(got[name].cpu(), value.cpu(), rtol=0, atol=0, equal_nan=True, msg=name)

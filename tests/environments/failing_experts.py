@@ -13,12 +13,9 @@ Spoil = Callable[[TableEnvironment, torch.Tensor, int], torch.Tensor]
 
 
 class FailingExpert(ScriptedPolicy):
-    """Does what the expert does, in an environment of one env slot, and then something else.
+    """Does what the expert does, in an environment of one env slot, but with spoilt actions.
 
-    Args:
-        spoil: Changes its actions.
-        beside_m: How far beside everything it goes, along y [m].
-        swapped: Two landmarks of its plan that it takes for one another, as ``red`` and ``blue``.
+    It goes ``beside_m`` beside everything, along y, and takes two ``swapped`` landmarks of its plan for one another.
     """
 
     def __init__(

@@ -13,12 +13,7 @@ Meddle = Callable[[FloorEnvironment, int], None]
 
 
 class Meddled(ZeroActionPolicy):
-    """Does nothing, or the same all the time, while something else moves the robot.
-
-    Args:
-        meddle: Moves it.
-        action: Every number of its actions.
-    """
+    """Does nothing, or the same all the time, while something else moves the robot."""
 
     def __init__(self, meddle: Meddle = lambda env, step: None, *, action: float = 0.0) -> None:
         super().__init__()

@@ -1,5 +1,6 @@
 """Events of an episode, read from how the world moved."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import torch
 from isaaclab_arena.environments.events import (
     HOVER_STEPS,
     STUCK_STEPS,
+    ArmFacts,
+    Facts,
     FloorFacts,
     MomentRing,
     approach,
@@ -25,10 +28,37 @@ from isaaclab_arena.environments.events import (
     streak,
     visits,
 )
-from isaaclab_arena.environments.mdp.task import Task, TaskSpec
-from isaaclab_arena.interfaces.episode import EVENTS, EpisodeEvents
-from tests.environments.building import build, build_on_the_floor, hold_still, start
-from tests.environments.told import told
+from isaaclab_arena.interfaces.episode import EVENTS
+from tests.environments.building import build, hold_still, start
+
+MOMENTS = 41
+
+
+def holds(pattern: str, moments: int = MOMENTS) -> np.ndarray:
+    return np.array([each == "#" for each in pattern.ljust(moments, ".")])
+
+
+def told(
+    *,
+    moments: int,
+    stages: Sequence[Sequence[float]] | None = None,
+    blocked: str = "",
+    travel_m: float = 1.0,
+    **facts: Any,
+) -> Facts:
+    """Return facts of an episode in which nothing else happens: the hand is near, and the arm moves.
+
+    What is a pattern, ``..##``, holds in the moments of its hashes, and in no later one.
+    """
+    patterns = {"taken": "", "met": "", "nearly": ""} | {k: v for k, v in facts.items() if isinstance(v, str)}
+    numbers = {"hand_m": [0.01] * moments} | {k: v for k, v in facts.items() if not isinstance(v, str)}
+    return Facts(
+        stages=[torch.tensor(stage).double() for stage in stages or [[0.5] * moments]],
+        arm=ArmFacts(travel_m=torch.full((moments,), travel_m), blocked=torch.from_numpy(holds(blocked, moments))),
+        reach_m=0.05,
+        **{name: torch.tensor(each) for name, each in numbers.items()},
+        **{name: torch.from_numpy(holds(pattern, moments)) for name, pattern in patterns.items()},
+    )
 
 
 def arm_told(joint: int, turn_rad: float):
@@ -61,12 +91,8 @@ def test_progress_never_falls_and_leaves_the_last_part_to_success():
     np.testing.assert_allclose(progress_of(facts, solved=True), [1 / 6, 1 / 3, 2 / 3, 2 / 3, 1])
 
 
-def test_a_later_stage_says_that_those_before_it_are_done():
-    facts = told(moments=2, stages=([0, 0], [0, 0], [0, 0.5]))
-    assert progress_of(facts, solved=False)[-1] == 2.5 / 4
-
-
-def test_the_way_to_a_place_is_measured_from_the_start():
+def test_a_later_stage_says_that_those_before_it_are_done_and_the_way_to_a_place_is_measured_from_the_start():
+    assert progress_of(told(moments=2, stages=([0, 0], [0, 0], [0, 0.5])), solved=False)[-1] == 2.5 / 4
     torch.testing.assert_close(approach(torch.tensor([0.5, 0.3, 0.1, 0.7]), 0.1), torch.tensor([0.0, 0.5, 1.0, 0.0]))
 
 
@@ -79,13 +105,6 @@ def test_a_thing_strays_only_while_nobody_holds_it():
     torch.testing.assert_close(strayed(position, held, settle_steps=1), expected)
 
 
-MOMENTS = 41
-
-
-def holds(pattern: str) -> np.ndarray:
-    return np.array([each == "#" for each in pattern.ljust(MOMENTS, ".")])
-
-
 def facts(share: list[float] | None = None, **patterns: str) -> FloorFacts:
     """Return facts of 40 control steps of 0.02 s; a pattern, ``..##``, holds in its hashes and in no later moment."""
     stated: dict[str, Any] = {"lost": "", "fallen": "", "nearly": "", **patterns}
@@ -93,62 +112,48 @@ def facts(share: list[float] | None = None, **patterns: str) -> FloorFacts:
     return FloorFacts(dt_s=0.02, share=done, **{name: holds(pattern) for name, pattern in stated.items()})
 
 
-def seen(told: FloorFacts, *, max_steps: int = MOMENTS - 1):
-    events = floor_events_of(told, solved=False, max_steps=max_steps)
-    return dict(events.seen), events.decisive
-
-
 def from_on(moment: int) -> str:
     return "." * moment + "#" * (MOMENTS - moment)
 
 
-@pytest.mark.parametrize(
-    ("patterns", "name", "first"),
-    [
-        ({"fallen": from_on(38), "lost": from_on(20)}, "fell_over", 38),
-        ({"off_rail": from_on(40), "lost": from_on(40)}, "left_the_rail", 40),
-        ({"strayed": from_on(12), "lost": from_on(12)}, "strayed", 12),
-        ({"met": "....." + "#" * 13, "lost": from_on(30)}, "success_undone", 18),
-        ({"moved": "", "lost": from_on(30)}, "never_moved", 40),
-        ({"nearly": from_on(25), "lost": from_on(25)}, "almost", 25),
-        ({}, "out_of_time_while_progressing", 40),
-    ],
-)
-def test_an_event_is_told_with_its_first_step_and_as_what_decided(patterns, name, first):
-    found, decisive = seen(facts(**patterns))
-    assert found == {name: (first, 1)}
-    assert decisive == name
-    assert name in EVENTS
-
-
-ASTRAY = from_on(12)
-PROGRESSING = "out_of_time_while_progressing"
+ASTRAY, EARLY = from_on(12), [0.1] + [0.5] * (MOMENTS - 1)
+LOST = {"strayed": ASTRAY, "lost": ASTRAY}
 
 
 @pytest.mark.parametrize(
-    ("patterns", "decisive"),
+    ("patterns", "found"),
     [
+        ({"fallen": from_on(38), "lost": from_on(20)}, {"fell_over": 38}),
+        ({"off_rail": from_on(40), "lost": from_on(40)}, {"left_the_rail": 40}),
+        (LOST, {"strayed": 12}),
+        ({"met": "....." + "#" * 13, "lost": from_on(30)}, {"success_undone": 18}),
+        ({"moved": "", "lost": from_on(30)}, {"never_moved": 40}),
+        ({"nearly": from_on(25), "lost": from_on(25)}, {"almost": 25}),
+        ({}, {"out_of_time_while_progressing": 40}),
         # What is seen at the end comes before what happened first.
-        ({"strayed": ASTRAY, "lost": ASTRAY, "fallen": from_on(38)}, "fell_over"),
-        ({"strayed": ASTRAY, "lost": ASTRAY, "moved": ""}, "never_moved"),
-        ({"strayed": ASTRAY, "lost": ASTRAY, "nearly": ASTRAY}, "almost"),
-        ({"strayed": ASTRAY, "lost": ASTRAY, "nearly": "." * 12 + "#" * 8}, "strayed"),
+        ({**LOST, "fallen": from_on(38)}, {"fell_over": 38, "strayed": 12}),
+        ({**LOST, "moved": ""}, {"never_moved": 40, "strayed": 12}),
+        ({**LOST, "nearly": ASTRAY}, {"almost": 12, "strayed": 12}),
+        ({**LOST, "nearly": "." * 12 + "#" * 8}, {"strayed": 12, "almost": 12}),
         # A setback after which the task came further was made good, but not where success has become impossible.
-        ({"strayed": "...####"}, PROGRESSING),
-        ({"strayed": from_on(30)}, "strayed"),
-        ({"strayed": "...####", "lost": from_on(35)}, "strayed"),
+        ({"strayed": "...####"}, {"out_of_time_while_progressing": 40, "strayed": 3}),
+        ({"strayed": from_on(30)}, {"strayed": 30, "out_of_time_while_progressing": 40}),
+        ({"strayed": "...####", "lost": from_on(35)}, {"strayed": 3}),
         # A goal that was met for a moment only was not undone.
-        ({"met": "....." + "#" * 5}, PROGRESSING),
+        ({"met": "....." + "#" * 5}, {"out_of_time_while_progressing": 40}),
+        # A robot that gets no further has stalled, and one that was stopped has not.
+        ({"share": EARLY}, {"stalled": 40}),
+        ({"share": EARLY, "max_steps": 100}, {}),
     ],
 )
-def test_of_events_on_the_floor_the_one_that_was_not_made_good_decides(patterns, decisive):
-    assert seen(facts(**patterns))[1] == decisive
-
-
-def test_a_robot_that_gets_no_further_has_stalled_and_one_that_was_stopped_has_not():
-    early = [0.1] + [0.5] * (MOMENTS - 1)
-    assert seen(facts(early)) == ({"stalled": (40, 1)}, "stalled")
-    assert seen(facts(early), max_steps=100) == ({}, None)
+def test_of_events_on_the_floor_the_one_that_was_not_made_good_decides(patterns, found):
+    """The first that is expected decides."""
+    given = {"max_steps": MOMENTS - 1, **patterns}
+    max_steps = given.pop("max_steps")
+    events = floor_events_of(facts(**given), solved=False, max_steps=max_steps)
+    assert dict(events.seen) == {name: (first, 1) for name, first in found.items()}
+    assert events.decisive == next(iter(found), None)
+    assert set(found) <= set(EVENTS)
 
 
 def test_progress_never_falls_ends_where_success_became_impossible_and_is_1_for_successes_only():
@@ -198,59 +203,12 @@ def test_the_moments_of_an_episode_are_what_the_simulation_showed_in_each_step()
     assert torch.equal(moments.body_position("goal/body")[0], env.backend.body_position("goal/body")[1])
     with pytest.raises(KeyError, match="not loose"):
         moments.body_orientation("goal/body")
-
-
-def test_a_step_that_is_made_again_is_kept_once_and_what_a_task_does_not_name_is_not():
-    env = build("lift_object")
-    ring = MomentRing(env.backend, num_envs=1, capacity=4, fields=("qpos",))
-    start(env)
-    ring.start([0])
-    ring.keep()
-    env.step(hold_still(env))
+    with pytest.raises(AttributeError, match=r"'xmat'.* moment_fields"):
+        _ = moments.xmat
+    # A step that is made again is kept once.
     ring.num_kept -= 1
     ring.keep()
-    (moments,) = ring.moments([0])
-    assert len(moments.qpos) == 2
-    assert torch.equal(moments.qpos[-1:], env.backend.qpos)
-    with pytest.raises(AttributeError, match=r"'ctrl'.* moment_fields"):
-        _ = moments.ctrl
-
-
-@pytest.mark.parametrize(
-    ("task", "root", "part"), [("velocity_go1", "trunk", "FR_foot"), ("walk_humanoid", "pelvis", "torso")]
-)
-def test_the_root_of_a_robot_is_where_its_free_joint_is_and_its_parts_are_not_taken_for_it(task, root, part):
-    env = build_on_the_floor(task, num_envs=2)
-    start(env)
-    env.begin_events([0, 1])
-    for _ in range(3):
-        env.step(torch.full((2, env.action_spec.shape[0]), 0.5))
-    assert env.moments is not None
-    (moments,) = env.moments.moments([1])
-    root, part = f"robot/{root}", f"robot/{part}"
-    torch.testing.assert_close(moments.body_position(root)[-1], env.backend.body_position(root)[1])
-    torch.testing.assert_close(moments.body_orientation(root)[-1], env.backend.body_orientation(root)[1])
-    with pytest.raises(KeyError, match=f"{part} is not loose"):
-        moments.body_orientation(part)
-
-
-class TellsInItsOwnWay(Task):
-    """Says that it tells events, and makes them without facts."""
-
-    tells_events = True  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]  as a stranger may write it
-
-    def judge(self, backend, running):
-        raise NotImplementedError
-
-    def events(self, moments, env_id, *, solved, max_steps):
-        return EpisodeEvents(progress=float(solved), decisive=None, seen={})
-
-
-def test_a_task_that_says_itself_whether_it_tells_events_is_believed_and_so_is_one_derived_from_it():
-    spec = TaskSpec(name="own", instruction="do it", time_limit_s=1.0, hold_steps=1)
-    derived = type("Derived", (TellsInItsOwnWay,), {})
-    silent = type("Silent", (Task,), {"judge": TellsInItsOwnWay.judge})
-    assert [each(spec).tells_events for each in (TellsInItsOwnWay, derived, silent)] == [True, True, False]
+    assert len(ring.moments([1])[0].qpos) == 5
 
 
 _FAR, _NEAR = 0.5, 0.01
@@ -266,39 +224,28 @@ def reading_seen(*, max_steps: int = 1000, **facts):
     return dict(events.seen), events.decisive
 
 
-@pytest.mark.parametrize(
-    ("facts", "name", "first_and_count"),
-    [
-        ({"wrong_object": "...####...............", "taken": "#"}, "wrong_object", (3, 1)),
-        ({"wrong_order": ".......####...........", "taken": "#"}, "wrong_order", (7, 1)),
-        ({"off_table": "..............########", "taken": "#"}, "fell_off_table", (14, 1)),
-        ({"taken": "..###", "carried": "..###"}, "dropped", (5, 1)),
-        ({"strayed_m": [0.0] * 10 + [0.06] * 12, "taken": "#"}, "pushed_away", (10, 1)),
-        ({"hand_m": near(".....####....###")}, "reached_and_missed", (5, 2)),
-        ({"met": "....#####.............", "taken": "#"}, "success_undone", (9, 1)),
-        ({"lifted": "..........############", "taken": "#"}, "lifted", (10, 1)),
-        ({"blocked": "." * (22 - STUCK_STEPS) + "#" * STUCK_STEPS, "taken": "#"}, "stuck", (22 - STUCK_STEPS, 1)),
-        ({"nearly": "......################", "taken": "#"}, "almost", (6, 1)),
-        ({"travel_m": 0.001, "taken": "#"}, "never_moved", (21, 1)),
-        ({"hand_m": near("")}, "never_reached", (21, 1)),
-    ],
-)
-def test_an_event_is_told_with_its_first_step_its_count_and_as_what_decided(facts, name, first_and_count):
-    found, decisive = reading_seen(**facts)
-    assert found == {name: first_and_count}
-    assert decisive == name
-    assert name in EVENTS
-
-
 AWAY = [0.0] * 4 + [0.06] * 18
 GROWING = [0.1] * 10 + [0.9] * 12
 RISING = [each / 30 for each in range(22)]
+LATER = "....." + "#" * 17
 TWICE = "......####.....#######"
 
 
 @pytest.mark.parametrize(
-    ("facts", "expected"),
+    ("facts", "found"),
     [
+        ({"wrong_object": "...####...............", "taken": "#"}, {"wrong_object": 3}),
+        ({"wrong_order": ".......####...........", "taken": "#"}, {"wrong_order": 7}),
+        ({"off_table": "..............########", "taken": "#"}, {"fell_off_table": 14}),
+        ({"taken": "..###", "carried": "..###"}, {"dropped": 5}),
+        ({"strayed_m": [0.0] * 10 + [0.06] * 12, "taken": "#"}, {"pushed_away": 10}),
+        ({"hand_m": near(".....####....###")}, {"reached_and_missed": (5, 2)}),
+        ({"met": "....#####.............", "taken": "#"}, {"success_undone": 9}),
+        ({"lifted": "..........############", "taken": "#"}, {"lifted": 10}),
+        ({"blocked": "." * (22 - STUCK_STEPS) + "#" * STUCK_STEPS, "taken": "#"}, {"stuck": 22 - STUCK_STEPS}),
+        ({"nearly": "......################", "taken": "#"}, {"almost": 6}),
+        ({"travel_m": 0.001, "taken": "#"}, {"never_moved": 21}),
+        ({"hand_m": near("")}, {"never_reached": 21}),
         # Letting go of what lies where it belongs is no drop; in the wrong place it is one when the hand lets go.
         ({"taken": "..###", "carried": "..###", "delivered": ".......#######"}, {}),
         ({"taken": "..#####", "carried": "..###"}, {"dropped": 7}),
@@ -323,40 +270,33 @@ TWICE = "......####.....#######"
         ({"stages": (RISING,), "taken": "#", "max_steps": 21}, {"out_of_time_while_progressing": 21}),
         ({"stages": (RISING,), "taken": "#", "max_steps": 22}, {}),
         ({"stages": ([0.1] + [0.5] * 21,), "taken": "#", "max_steps": 21}, {"stalled": 21}),
-        # What was missed and dropped, and is taken again, was made good.
+        # What was missed and dropped, and is taken again, was made good; it was dropped again, or not.
         (
             {"hand_m": near("###...################"), "taken": TWICE, "carried": TWICE, "max_steps": 21},
             {"stalled": 21, "dropped": 10, "reached_and_missed": 0},
         ),
-    ],
-)
-def test_what_was_not_made_good_decides_among_what_is_seen(facts, expected):
-    """The first that is expected decides."""
-    every = {name: (first, 1) for name, first in expected.items()}
-    assert reading_seen(**facts) == (every, next(iter(expected), None))
-
-
-@pytest.mark.parametrize(
-    ("facts", "decisive"),
-    [
+        ({"stages": (GROWING,), "taken": "..####.......#", "carried": "..####.......##"}, {"dropped": (6, 2)}),
         # A hand that went to another thing and never to the right one.
-        ({"hand_m": near(""), "other_m": near("....." + "#" * 17)}, "wrong_object"),
-        ({"other_m": near("....." + "#" * 17), "taken": "#"}, None),
+        ({"hand_m": near(""), "other_m": near(LATER)}, {"wrong_object": 5, "never_reached": 21}),
+        ({"other_m": near(LATER), "taken": "#"}, {}),
         # A thing that is pushed away, and one that is pushed back again.
-        ({"hand_m": near("############"), "strayed_m": [0.0] * 5 + [0.06] * 17}, "pushed_away"),
-        ({"hand_m": near("############"), "strayed_m": [0.0] * 5 + [0.06] * 5 + [0.0] * 12}, "reached_and_missed"),
-        # A goal that was nearly met and is not any more.
-        ({"taken": "#", "nearly": "......##"}, None),
-        # It was taken again, and dropped again.
-        ({"stages": (GROWING,), "taken": "..####.......#", "carried": "..####.......##"}, "dropped"),
-        # It is still held, although the hand came nearer after.
-        ({"stages": (GROWING,), "wrong_object": "....." + "#" * 17, "taken": "#"}, "wrong_object"),
+        ({"hand_m": near("############"), "strayed_m": AWAY}, {"pushed_away": 4, "reached_and_missed": 0}),
+        (
+            {"hand_m": near("############"), "strayed_m": [0.0] * 5 + [0.06] * 5 + [0.0] * 12},
+            {"reached_and_missed": 0, "pushed_away": 5},
+        ),
+        # A goal that was nearly met and is not any more decides nothing, and a thing that is still held does.
+        ({"taken": "#", "nearly": "......##"}, {"": 0, "almost": 6}),
+        ({"stages": (GROWING,), "wrong_object": LATER, "taken": "#"}, {"wrong_object": 5}),
         # Of setbacks in the same step the first of the list decides.
-        ({"wrong_order": "....." + "#" * 17, "wrong_object": "....." + "#" * 17, "taken": "#"}, "wrong_object"),
+        ({"wrong_order": LATER, "wrong_object": LATER, "taken": "#"}, {"wrong_object": 5, "wrong_order": 5}),
     ],
 )
-def test_what_decides_is_what_the_hand_and_the_thing_did_last(facts, decisive):
-    assert reading_seen(**facts)[1] == decisive
+def test_an_event_is_told_with_its_first_step_and_count_and_what_was_not_made_good_decides(facts, found):
+    """The first that is expected decides, none where that is no event."""
+    every = {name: first if isinstance(first, tuple) else (first, 1) for name, first in found.items() if name}
+    assert reading_seen(**facts) == (every, next(iter(found), None) or None)
+    assert set(every) <= set(EVENTS)
 
 
 def test_a_success_may_have_setbacks_but_none_decides_and_falls_short_of_nothing():

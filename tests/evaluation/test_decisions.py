@@ -1,23 +1,104 @@
-"""Tests of runs that stop as soon as the answer is in: policies of known skill, truly run in this process."""
+"""Runs in which policies of known skill are compared, in this process."""
 
 import io
 import json
 import shutil
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from isaaclab_arena.config.schema import Question
-from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.results.merge import MergedResults, records
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
+from isaaclab_arena.results.merge import MergedResults, merge_results, records
 from isaaclab_arena.results.stopping import Verdict
 from isaaclab_arena.storage.commits import read_commits
-from tests.evaluation.contests import ASKED, SkilledPolicy, contest, contestant, new_and_old
-from tests.fakes import CoinBuilder, CoinConfig
+from tests.evaluation.jobs import coin_job, execute, request_of
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment
+
+CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
+ASKED = Question(name="new-vs-old", jobs=("new", "old"), max_episodes=200)
+
+
+class ContestEnvironment(CoinEnvironment):
+    """Each episode draws how hard it is, 0 to 1. The action says how skilled the policy is: its rate of success.
+
+    An episode that succeeds ends after 10 steps, one that fails after 100. So those that end first are successes.
+    """
+
+    def __init__(self, config: CoinConfig, num_envs: int) -> None:
+        super().__init__(config, num_envs)
+        self._hardness = torch.zeros(num_envs)
+
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
+        return {"coin.heads": 0, "coin.number": int(generator.integers(1_000_000)), "hardness": generator.random()}
+
+    def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
+        self._hardness[env_ids] = torch.tensor([float(str(each["hardness"])) for each in conditions])
+        return super().reset(env_ids, conditions)
+
+    def step(self, action: torch.Tensor) -> Step:
+        self._heads = self._hardness < action[:, 0]
+        return super().step(action)
+
+
+@dataclass(frozen=True)
+class SkilledCfg:
+    skill: float = 0.5
+
+
+class SkilledPolicy(PolicyBase[SkilledCfg]):
+    """Succeeds in as many episodes as its skill says."""
+
+    name = "skilled"
+    traits = PolicyTraits(reproducible=True, batch_invariant=True)
+    config_class = SkilledCfg
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        return torch.full((env.num_envs, 2), self.config.skill)
+
+
+def contestant(name: str, skill: float, *, index: int, builder: CoinBuilder | None = None, **config) -> Job:
+    """Return a job whose true rate of success is known, of 200 episodes on 4 env slots unless told otherwise."""
+    policy_class = config.pop("policy_class", SkilledPolicy)
+    job = coin_job(
+        name,
+        builder or CoinBuilder(ContestEnvironment),
+        config.pop("environment", None),
+        policy_class,
+        index,
+        **{"num_episodes": 200, "labels": {"skill": str(skill)}, **config},
+    )
+    job.policy_options["skill"] = skill  # pyright: ignore[reportIndexIssue]  a dict of this job alone
+    return job
+
+
+def contest(
+    directory: Path, jobs: Sequence[Job], questions: Sequence[Question], *, code: int = 0, **options
+) -> MergedResults:
+    """Run jobs that a run asks something of, and return what came out."""
+    request = request_of(*jobs, questions=questions, output_dir=str(directory), no_dataset=True, **options)
+    assert execute(request, CONTEXT) == code
+    return merge_results(directory)
+
+
+def new_and_old(new: float = 0.9, old: float = 0.6, **config) -> list[Job]:
+    """Return two jobs of the same environment."""
+    builder = config.pop("builder", None) or CoinBuilder(ContestEnvironment)
+    return [
+        contestant(name, skill, index=index, builder=builder, **config)
+        for index, (name, skill) in enumerate({"new": new, "old": old}.items())
+    ]
 
 
 def decision(merged) -> tuple[Verdict | None, int]:
@@ -119,15 +200,6 @@ def test_a_decision_goes_by_the_index_and_not_by_who_is_first_to_end(tmp_path):
     assert all(line.success for line in first_to_end)
 
 
-def test_a_bar_that_is_reached_stops_the_job(tmp_path):
-    bar = Question(name="bar", jobs=("new",), max_episodes=200, at_least=0.5)
-    merged = contest(tmp_path, [contestant("new", 0.95, index=0)], [bar])
-    verdict, episodes = decision(merged)
-    assert verdict is Verdict.REACHED
-    assert merged.jobs["episodes"].tolist() == [episodes]
-    assert episodes < 40
-
-
 def test_equal_policies_run_to_the_end_and_nothing_is_said(tmp_path):
     merged = contest(tmp_path, new_and_old(0.7, 0.7, num_episodes=12), [replace(ASKED, max_episodes=12)])
     assert decision(merged) == (None, 12)
@@ -144,15 +216,6 @@ def test_a_job_goes_on_as_long_as_one_of_its_questions_is_open(tmp_path):
     comparison = merged.answers[0]
     assert comparison.verdict is Verdict.BETTER
     assert merged.jobs["episodes"].tolist() == [30, comparison.episodes]
-
-
-def test_jobs_that_nothing_is_asked_of_run_as_ever(tmp_path):
-    jobs = [*new_and_old(num_episodes=5), contestant("other", 0.5, index=2, num_episodes=12)]
-    merged = contest(tmp_path, jobs, [replace(ASKED, max_episodes=5)])
-    other = merged.jobs.set_index("name").loc["other"]
-    assert other["episodes"] == 12
-    assert other["interval_kind"] == "wilson"
-    assert pd.isna(other["decision"])
 
 
 def resume(directory: Path, question: Question = ASKED) -> tuple[MergedResults, list]:
@@ -172,31 +235,6 @@ def test_episodes_that_are_lost_run_again_and_the_decision_is_the_same(resumed, 
     for path in (resumed / "old").glob("episode_results_*.jsonl"):
         path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
     assert decision(resume(resumed)[0]) == decision(decided)
-
-
-def test_a_run_with_another_question_is_another_run(resumed):
-    with pytest.raises(ArenaError, match="comparisons and bars"):
-        resume(resumed, replace(ASKED, alpha=0.2))
-
-
-def test_an_arm_that_fails_is_not_begun_again_and_the_other_goes_on(tmp_path):
-    class Broken(CoinBuilder):
-        def build(self, config, *, num_envs, device, num_threads):
-            raise RuntimeError("the mint is closed")
-
-    new, _ = new_and_old(num_episodes=20)
-    old = contestant("old", 0.6, index=1, builder=Broken(), num_episodes=20, num_envs=3)
-    merged = contest(tmp_path, [new, old], [replace(ASKED, max_episodes=20)], code=1)
-    assert merged.jobs["status"].tolist() == ["completed", "failed"]
-    assert merged.jobs["episodes"].tolist() == [20, 0]
-    assert len(list((tmp_path / "old").glob("job_report_*.json"))) == 1
-
-
-def test_errors_are_no_pairs_and_are_counted(tmp_path):
-    merged = contest(tmp_path, new_and_old(environment=CoinConfig(diverge_every=5)), [ASKED])
-    (answer,) = merged.answers
-    assert answer.verdict is Verdict.BETTER
-    assert answer.left_out > 0
 
 
 def test_jobs_that_do_not_say_whether_they_succeed_fail_at_once(tmp_path):
@@ -235,10 +273,3 @@ def test_two_saved_starts_that_are_played_again_and_again_decide_nothing(tmp_pat
     assert (answer.verdict, answer.episodes, answer.repeated) == (None, 20, 18)
     assert merged.jobs["distinct_conditions"].tolist() == [2, 2]
     assert merged.jobs["success_low"].tolist()[0] < 0.2
-
-
-def test_as_many_different_saved_starts_decide_as_ever(tmp_path):
-    hardness = [0.3 + 0.01 * index for index in range(40)]
-    merged = contest(tmp_path, saved_starts(*hardness, number=40), [replace(ASKED, max_episodes=40)])
-    assert decision(merged) == (Verdict.BETTER, 7)
-    assert "distinct_conditions" not in merged.jobs

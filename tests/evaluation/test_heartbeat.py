@@ -1,31 +1,36 @@
 """Heartbeats of ranks, and who watches them."""
 
 import dataclasses
-import itertools
-import json
+import io
+import logging
 import os
-import signal
-import subprocess
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from isaaclab_arena.distributed.context import process_start_ticks
 from isaaclab_arena.evaluation.heartbeat import (
     RankFate,
+    RankReport,
     RankState,
     RankStatus,
     RankWatch,
     StatusPublisher,
+    in_a_thread,
+    keep_showing,
+    progress_line,
+    progress_table,
     read_rank_status,
     status_path,
+    time_left_s,
     wait_for_ranks,
     write_rank_status,
 )
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.logs import LongWork
 from tests.end_to_end.launching import wait_until
 from tests.fakes import Clock
 
@@ -67,17 +72,6 @@ def test_a_status_that_cannot_be_read_is_no_status(tmp_path, text):
     assert read_rank_status(tmp_path, 1) is None
 
 
-@pytest.mark.parametrize("name", ["rank", "run_id", "host", "machine", "pid", "start_ticks", "state"])
-def test_a_status_that_does_not_say_its_process_is_not_filled_in_from_the_reader(tmp_path, name):
-    (tmp_path / "logs").mkdir()
-    write_rank_status(tmp_path, status_of())
-    path = status_path(tmp_path, 1)
-    written = json.loads(path.read_text())
-    del written[name]
-    path.write_text(json.dumps(written))
-    assert read_rank_status(tmp_path, 1) is None
-
-
 def test_the_publisher_writes_what_was_counted(tmp_path):
     with StatusPublisher(tmp_path, status_of(jobs_total=2, episodes_total=7), interval_s=0.02) as publisher:
         publisher.start_job("lift", num_episodes=4)
@@ -99,33 +93,6 @@ def test_the_publisher_writes_what_was_counted(tmp_path):
     assert (last.jobs_done, last.jobs_failed, last.current_job) == (1, 1, None)
     assert last.episodes_total == 6, "the episode that the failed job did not run is no longer expected"
     assert last.exited
-
-
-def test_a_job_is_counted_when_its_report_is_written_though_the_next_one_has_begun(tmp_path):
-    with StatusPublisher(tmp_path, status_of(jobs_total=2, episodes_total=7)) as publisher:
-        publisher.start_job("lift", num_episodes=4)
-        publisher.leave_job()
-        publisher.start_job("drawer", num_episodes=3)
-        publisher.set_long_work(LongWork("consolidating", 1, 4))
-        publisher.finish_job()
-        begun = said(tmp_path)
-        assert (begun.current_job, begun.jobs_done, begun.episodes_total) == ("drawer", 1, 3)
-        assert (begun.long_work, begun.long_work_done) == ("consolidating", 1)
-        publisher.set_long_work(None)
-    assert said(tmp_path).long_work is None
-
-
-def test_speed_is_measured_between_beats(tmp_path):
-    with StatusPublisher(tmp_path, status_of(), interval_s=0.02) as publisher:
-        publisher.on_step(*steps(100))
-        wait_until(lambda: publisher.status.steps_per_s > 0)
-    assert publisher.status.steps_per_s <= 100 / 0.02
-
-
-def test_a_publisher_left_by_an_exception_says_that_the_rank_failed(tmp_path):
-    with pytest.raises(RuntimeError, match="out of memory"), StatusPublisher(tmp_path, status_of()):
-        raise RuntimeError("out of memory")
-    assert json.loads(status_path(tmp_path, 1).read_text())["state"] == "failed"
 
 
 def test_a_status_that_cannot_be_written_does_not_stop_the_rank(tmp_path, caplog):
@@ -204,13 +171,6 @@ def test_ranks_are_not_taken_for_silent_while_the_machine_slept(directory):
     assert silent_s == [0.0, 1.0, 6.0, 0.0, 1.0]
 
 
-def test_a_look_that_takes_long_itself_is_no_pause(directory):
-    watch = watch_over(directory, 3, itertools.count(step=3.0).__next__)
-    for rank in range(3):
-        write_rank_status(directory, status_of(rank))
-    assert [watch.look()[0].silent_s for _ in range(3)] == [0.0, 15.0, 30.0]
-
-
 def test_a_rank_of_another_machine_lives_while_its_beat_goes_on(directory):
     clock = Clock()
     watch = watch_over(directory, 1, clock)
@@ -223,20 +183,6 @@ def test_a_rank_of_another_machine_lives_while_its_beat_goes_on(directory):
     assert fates(watch.look()) == [RankFate.WORKING]
     clock.now_s += 2.0
     assert fates(watch.look()) == [RankFate.DEAD]
-
-
-def test_a_killed_process_is_seen_as_dead_at_once_though_it_was_not_collected(directory):
-    write_rank_status(directory, status_of(0, state=RankState.FINISHED))
-    with subprocess.Popen(["sleep", "60"]) as process:
-        ticks = process_start_ticks(process.pid)
-        assert ticks is not None
-        write_rank_status(directory, status_of(1, state=RankState.RUNNING, pid=process.pid, start_ticks=ticks))
-        watch = watch_over(directory, 2)
-        assert fates(watch.look()) == [RankFate.FINISHED, RankFate.WORKING]
-        process.send_signal(signal.SIGSTOP)
-        assert fates(watch.look()) == [RankFate.FINISHED, RankFate.WORKING], "a stopped process may go on"
-        process.kill()
-        assert fates(wait_for_ranks(watch.look, interval_s=0.01)) == [RankFate.FINISHED, RankFate.DEAD]
 
 
 def test_waiting_goes_on_until_the_slowest_rank_has_finished(directory):
@@ -256,24 +202,116 @@ def test_waiting_goes_on_until_the_slowest_rank_has_finished(directory):
     assert looks[:3] == [[RankFate.FINISHED, RankFate.WORKING]] * 3
 
 
-def test_waiting_ends_after_a_request_to_stop(directory):
-    write_rank_status(directory, status_of(0, state=RankState.RUNNING))
-    look = watch_over(directory, 1).look
-    reports = wait_for_ranks(look, stop_requested=lambda: True, stop_grace_s=0.01, interval_s=0.001)
-    assert fates(reports) == [RankFate.WORKING]
+def report_of(rank: int, *, fate: RankFate = RankFate.WORKING, alive: bool = True, **changes) -> RankReport:
+    status = dataclasses.replace(RankStatus(rank=rank, run_id="run"), **{"state": RankState.RUNNING, **changes})
+    return RankReport(rank=rank, fate=fate, status=status, alive=alive)
 
 
-def test_a_rank_that_is_silent_too_long_is_not_waited_for_where_that_is_asked(directory):
-    clock = Clock()
-    watch = watch_over(directory, 1, clock)
-    write_rank_status(directory, status_of(0, state=RankState.RUNNING))
+def rendered(reports, elapsed_s: float = 60.0, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(progress_table(reports, elapsed_s=elapsed_s))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
-    def look_before_a_second_passes():
-        reports = watch.look()
-        clock.now_s += 1.0
-        return reports
 
-    reports = wait_for_ranks(look_before_a_second_passes, stalled_after_s=30.0, interval_s=0.001)
-    assert fates(reports) == [RankFate.WORKING]
-    assert reports[0].alive
-    assert reports[0].silent_s == 30.0
+def test_the_table_shows_every_rank_and_the_whole():
+    reports = [
+        report_of(0, jobs_done=1, jobs_total=3, episodes_done=50, episodes_total=100, current_job="lift[bold]_cube",
+                  job_successes=25, job_scored=40, successes=50, scored=50, errors=2, steps_per_s=12_345.6),
+        report_of(1, fate=RankFate.DEAD, alive=False, jobs_total=2, episodes_total=50, current_job="drawer",
+                  steps_per_s=99.0),
+        RankReport(rank=2, fate=RankFate.WORKING, status=None, alive=True),
+    ]  # fmt: skip
+    text = rendered(reports)
+    for expected in ("1/3", "lift[bold]_cube", "50/100", "62%", "12,346", "dead in drawer", "has not started yet"):
+        assert expected in text
+    assert "33%, 1:00 elapsed, 2:00 left" in text
+    assert "jobs 1/5, episodes 50, success of lift[bold]_cube 62%, 12,346 steps/s" in text
+
+
+def test_a_run_whose_model_is_being_loaded_says_so_and_promises_no_time():
+    """160 of 168 episodes took ten seconds, but the eight that are left need a model that takes longer to load."""
+    loading = report_of(0, jobs_done=8, jobs_total=9, episodes_done=160, episodes_total=168, current_job="colour-gr00t",
+                        preparing="loading the policy", job_episodes_total=8)  # fmt: skip
+    assert time_left_s([loading], 10.0) is None
+    line = progress_line([loading], elapsed_s=10.0)
+    assert "left" not in line
+    assert line.endswith("0:10 elapsed, colour-gr00t: loading the policy")
+    assert "colour-gr00t: loading the policy" in rendered([loading])
+
+
+def test_the_time_left_follows_the_pace_of_the_job_that_is_under_way():
+    slow: dict[str, Any] = {"episodes_total": 168, "job_episodes_total": 8}
+    assert time_left_s([report_of(0, current_job="slow", episodes_done=160, **slow)], 15.0) is None, (
+        "its pace is not known yet"
+    )
+    under_way = report_of(0, current_job="slow", episodes_done=162, job_episodes_done=2, job_stepping_s=20.0, **slow)
+    assert time_left_s([under_way], 35.0) == pytest.approx(60.0)
+    behind = report_of(1, current_job="fast", episodes_done=10, episodes_total=100, job_episodes_total=20,
+                       job_episodes_done=10, job_stepping_s=5.0)  # fmt: skip
+    assert time_left_s([under_way, behind], 35.0) == pytest.approx(5.0 + 80 * 3.5)
+
+
+WHOLE: dict[str, Any] = {"jobs_total": 1, "episodes_done": 12_000, "episodes_total": 12_000, "current_job": "lift"}
+CONSOLIDATING: dict[str, Any] = {"long_work": "consolidating", "long_work_total": 100}
+LOST = [
+    report_of(0, fate=RankFate.FINISHED, jobs_done=2, jobs_total=2),
+    report_of(1, fate=RankFate.DEAD, alive=False, jobs_total=2),
+    report_of(2, fate=RankFate.FAILED, alive=False, jobs_total=1, jobs_done=1),
+]
+SOME_CONSOLIDATE = [
+    report_of(0, long_work_done=10, **CONSOLIDATING),
+    report_of(1, long_work_done=30, **CONSOLIDATING, steps_per_s=40.0),
+    report_of(2, steps_per_s=7.0, current_job="drawer"),
+    report_of(3, fate=RankFate.DEAD, alive=False, long_work_done=99, **CONSOLIDATING),
+]
+
+
+@pytest.mark.parametrize(
+    ("reports", "elapsed_s", "line"),
+    [
+        # An idle run says nothing about the time left.
+        ([report_of(0, jobs_total=2)], 5.0, "0%, jobs 0/2, episodes 0, 0 steps/s, 0:05 elapsed"),
+        (LOST, 4000.0, "60%, jobs 3/5, episodes 0, 0 steps/s, 1:06:40 elapsed, lost ranks: 1, 2"),
+        (
+            [report_of(0, **WHOLE, long_work="consolidating", long_work_done=3_400, long_work_total=12_000)],
+            60.0,
+            "99%, jobs 0/1, episodes 12000, consolidating 3,400 of 12,000 episodes, 1:00 elapsed",
+        ),
+        (
+            SOME_CONSOLIDATE,
+            1.0,
+            "0%, episodes 0, 7 steps/s, consolidating 40 of 200 episodes, 0:01 elapsed, lost ranks: 3",
+        ),
+    ],
+)
+def test_the_line_says_how_far_a_run_is_what_its_ranks_do_and_which_are_lost(reports, elapsed_s, line):
+    assert progress_line(reports, elapsed_s=elapsed_s) == line
+
+
+def test_on_a_terminal_log_lines_go_through_the_display_and_nothing_of_it_stays(tmp_path):
+    publisher = StatusPublisher(tmp_path, RankStatus(rank=0, run_id="run", jobs_total=1))
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    own_stream = io.StringIO()
+    handler = logging.StreamHandler(own_stream)
+    logger = logging.getLogger("isaaclab_arena")
+    logger.addHandler(handler)
+    try:
+        show = partial(keep_showing, RankWatch(tmp_path, world_size=1, run_id="run").look, console=console)
+        with publisher, in_a_thread(show, name="progress"):
+            logger.warning("a job has failed")
+            publisher.start_job("lift")
+            publisher.leave_job()
+            publisher.finish_job()
+            publisher.publish(state=RankState.FINISHED)
+        assert handler.stream is own_stream
+    finally:
+        logger.removeHandler(handler)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "a job has failed" in text
+    assert "a job has failed" not in own_stream.getvalue()
+    assert "finished" in text
+    assert "100%" in text
+    # Every line of the display is erased: the bar, the counts, the heading and one rank.
+    assert text.rpartition("finished")[2].count("\x1b[2K") >= 4

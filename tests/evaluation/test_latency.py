@@ -1,7 +1,10 @@
 """Answers of a policy that come late."""
 
+import dataclasses
 import math
+import time
 from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -9,13 +12,23 @@ import pytest
 import torch
 
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.config.schema import Delays, LatencyConfig, Meanwhile
+from isaaclab_arena.config.schema import Delays, JobStatus, LatencyConfig, Meanwhile, PolicyServerConfig, ServerScope
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.latency import LatePolicy, QueryTimes, continuation, in_time, late_groups, latencies_of
-from isaaclab_arena.evaluation.rollout import EnvGroup, StartingEpisodes, next_starts, pipelined_rollout, rollout
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.planning import (
+    NUM_QUERIES,
+    Machinery,
+    policy_as_served,
+    settle_latencies,
+    without_outliers,
+)
+from isaaclab_arena.evaluation.rollout import EnvGroup, rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.storage.ledger import MAX_QUERY_TIMES
+from tests.evaluation.jobs import coin_job
 from tests.evaluation.plants import (
     GAIN,
     POLE,
@@ -25,8 +38,9 @@ from tests.evaluation.plants import (
     Proportional,
     UnstablePlant,
 )
-from tests.fakes import Notebook
+from tests.fakes import CoinBuilder, Notebook, shrugging
 from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
+from tests.fakes_network import ServablePolicy
 
 
 def test_times_are_rounded_up_to_control_steps():
@@ -34,16 +48,6 @@ def test_times_are_rounded_up_to_control_steps():
     # 0.06 / 0.02 is a little more than 3 in floating point.
     assert in_time([60.0], 0.02).steps == ((3, 1),)
     assert str(in_time([120.0], 0.05)) == "3 control steps of 50 ms"
-
-
-def test_each_delay_of_a_range_is_as_likely_and_each_measured_one_as_often_as_it_was_measured():
-    generator = np.random.default_rng(0)
-    resolved = job({"steps": [1, 4]})
-    assert resolved.delays is not None
-    drawn = [resolved.delays.draw(generator) for _ in range(4000)]
-    assert all(abs(drawn.count(number) / 4000 - 0.25) < 0.03 for number in (1, 2, 3, 4))
-    measured = in_time([10.0] * 9 + [90.0], 0.05)
-    assert abs([measured.draw(generator) for _ in range(4000)].count(2) / 4000 - 0.1) < 0.02
 
 
 def test_a_range_of_times_is_uniform(tmp_path):
@@ -61,24 +65,18 @@ def test_a_range_of_times_is_uniform(tmp_path):
         ("latency_ms\n40\n-1\n", "line 3: '-1' is no latency"),
         ("latency_ms\n40\nnan\n", "line 3: 'nan' is no latency"),
         ("latency_ms,gpu\n,h200\n", "line 2: '' is no latency"),
+        (None, "cannot be read"),
     ],
 )
-def test_a_file_of_latencies_that_is_wrong_is_refused(tmp_path, text, why):
-    (tmp_path / "latencies.csv").write_text(text, encoding="utf-8")
+def test_a_file_of_latencies_is_read_relative_to_the_job_file_and_a_wrong_one_refused(tmp_path, text, why):
+    (tmp_path / "other.csv").write_text("latency_ms,gpu\n41.5,h200\n60,h200\n", encoding="utf-8")
+    assert latencies_of(LatencyConfig(file="other.csv"), tmp_path) == (41.5, 60.0)
+    if text is not None:
+        (tmp_path / "latencies.csv").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"latencies\.csv") as refused:
         latencies_of(LatencyConfig(file="latencies.csv"), tmp_path)
     assert why in str(refused.value)
     assert refused.value.problems[0].key == "latency.file"
-
-
-def test_a_file_of_latencies_is_read_relative_to_the_job_file_and_a_missing_one_refused(tmp_path):
-    (tmp_path / "latencies.csv").write_text("latency_ms,gpu\n41.5,h200\n60,h200\n", encoding="utf-8")
-    assert latencies_of(LatencyConfig(file="latencies.csv"), tmp_path) == (41.5, 60.0)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        latencies_of(LatencyConfig(file="none.csv"), tmp_path)
-
-
-# Late answers: what the robot does meanwhile, what that costs, and that nothing but the episode decides it.
 
 
 UP_TO_TWO = Delays(steps=((0, 1), (1, 2), (2, 1)))
@@ -88,27 +86,6 @@ class Still(ScriptedEnvironment):
     """The scripted environment with an action that keeps the point where it is."""
 
     hold_action = (0.0, 0.0, None)
-
-
-class InSome(PushPolicy):
-    """Pushes less with every question, and can be asked about some env slots."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.questions: dict[int, int] = {}
-
-    def start_episodes(self, env, starts):
-        self.questions.update({start.env_id: 0 for start in starts})
-
-    def get_action(self, env, observation):
-        return self.act_in_some(env, observation, range(env.num_envs))
-
-    def act_in_some(self, env, observation, env_ids):
-        action = super().get_action(env, observation)
-        for env_id in env_ids:
-            self.questions[env_id] = self.questions.get(env_id, 0) + 1
-            action[env_id] /= self.questions[env_id]
-        return action
 
 
 def late(policy: PolicyBase, delays: Delays | int, meanwhile: Meanwhile) -> LatePolicy:
@@ -161,10 +138,7 @@ def actions(policy: PolicyBase, num_envs: int, first: int = 0) -> dict[int, torc
 
 @pytest.mark.parametrize(
     ("meanwhile", "policy"),
-    [
-        *((meanwhile, NoisyChunks) for meanwhile in Meanwhile),
-        *((Meanwhile.HOLD, policy) for policy in (PushPolicy, InSome)),
-    ],
+    [*((meanwhile, NoisyChunks) for meanwhile in Meanwhile), (Meanwhile.HOLD, PushPolicy)],
 )
 def test_what_an_episode_does_depends_on_nothing_but_the_episode(meanwhile, policy):
     alone = actions(late(policy(), UP_TO_TWO, meanwhile), 1)
@@ -173,27 +147,6 @@ def test_what_an_episode_does_depends_on_nothing_but_the_episode(meanwhile, poli
     resumed = actions(late(policy(), UP_TO_TWO, meanwhile), 3, first=13)
     assert all(torch.equal(alone[index], together[index]) for index in range(20))
     assert all(torch.equal(alone[index], resumed[index]) for index in range(13, 20))
-
-
-def test_groups_of_env_slots_that_take_turns_change_nothing():
-    log, alone = ActionLog(), actions(late(NoisyChunks(), UP_TO_TWO, Meanwhile.RTC), 3)
-    slots = [Still(3, endings=("timeout",), cameras=True) for _ in range(2)]
-    groups = [EnvGroup(environment=each, policy=late(NoisyChunks(), UP_TO_TWO, Meanwhile.RTC)) for each in slots]
-    pipelined_rollout(groups, episodes(20), [log])
-    assert all(torch.equal(alone[index], log.actions[index]) for index in range(20))
-
-
-@pytest.mark.parametrize(
-    ("policy", "delay", "meanwhile"),
-    [
-        *((policy, 2, "wait") for policy in (NoisyChunks, PushPolicy, InSome)),
-        *((NoisyChunks, 0, meanwhile) for meanwhile in Meanwhile),
-        (InSome, 0, "hold"),
-    ],
-)
-def test_answers_that_are_on_time_are_those_without_latency(policy, delay, meanwhile):
-    plain, on_time = actions(policy(), 4), actions(late(policy(), delay, Meanwhile(meanwhile)), 4)
-    assert all(torch.equal(plain[index], on_time[index]) for index in range(20))
 
 
 def test_a_robot_that_holds_still_repeats_the_elements_that_its_environment_says():
@@ -224,41 +177,6 @@ def test_a_robot_that_goes_on_leaves_out_the_actions_that_are_late_and_one_that_
     assert waited[:, 2].tolist() == [0, 1, 2, 2, 2, 3, 4, 5]
 
 
-def test_what_was_committed_is_played_to_the_last_bit():
-    class Free(NoisyChunks):
-        """Is asked continues given actions actions, and answers with others."""
-
-        def chunks(self, env, observation, env_ids, going_on=None):
-            given.append(going_on)
-            answer = super().chunks(env, observation, env_ids)
-            answers.append(answer)
-            return answer
-
-    given, answers = [], []
-    done = actions(late(Free(), Delays(steps=((1, 1), (2, 1))), Meanwhile.RTC), 1)
-    assert all(int((each.weights == 1).sum()) in (0, 2) for each in given)
-    # The second query is made in step 1. Two actions are committed then, though the answer may be there after one.
-    assert all(torch.equal(action, due) for action, due in zip(done[0][:3], answers[0][0], strict=False))
-    assert not torch.equal(answers[1][0, 1], answers[0][0, 2])
-
-
-def test_pictures_are_announced_exactly_where_a_query_looks_next():
-    policy, environment = NoisyChunks(), Still(3, endings=("timeout",), cameras=True)
-    waits = late(policy, UP_TO_TWO, Meanwhile.RTC)
-    starts = next_starts(environment, range(3), iter(episodes(3)))
-    starting = StartingEpisodes(environment, None, may_overlap=False)
-    starting.begin(starts, num_steps=0)
-    begun = starting.finish(num_steps=0)
-    assert begun is not None
-    _, observation = begun
-    waits.start_episodes(environment, starts)
-    for _ in range(8):
-        announced, policy.asked = waits.pictures_to_see(environment, ()), []
-        action = waits.get_action(environment, observation)
-        assert policy.asked == ([tuple(announced)] if announced else [])
-        observation = environment.step(action).observation
-
-
 @pytest.mark.parametrize(
     ("hold_action", "meanwhile", "metrics"),
     [
@@ -282,9 +200,6 @@ def test_a_sample_is_bounded_and_has_queries_of_all_of_a_job():
     assert MAX_QUERY_TIMES / 2 <= len(kept) <= MAX_QUERY_TIMES
     assert len({later - earlier for earlier, later in pairwise(kept)}) == 1
     assert (kept[0], kept[-1]) == (0.0, 5104.0)
-
-
-# What cannot be late is refused before anything is simulated, or else when environment and policy are built.
 
 
 def job(latency, environment="reach", policy="zero_action", options=None, **arguments):
@@ -334,25 +249,6 @@ def test_what_cannot_work_as_far_as_its_options_say_is_refused_before_it_is_buil
         job(latency, "lift_object", policy, options, camera_size=64, enable_cameras=True)
     (problem,) = refused.value.problems
     assert (problem.file, problem.job, problem.key) == ("jobs.yaml", "late", key)
-
-
-def test_as_many_steps_as_a_chunk_has_left_are_not_refused():
-    latency = {"steps": 8, "meanwhile": "rtc"}
-    assert job(latency, "lift_object", "gr00t_closedloop", CLOSED, camera_size=64, enable_cameras=True).delays
-
-
-class BuiltItsOwnWay(ConstantChunks):
-    def __init__(self, first, second) -> None:
-        super().__init__()
-        self.parts = first, second
-
-    @classmethod
-    def from_dict(cls, config_dict):
-        return cls(1, 2)
-
-
-def test_a_policy_that_states_no_chunks_before_it_is_built_is_not_asked_for_its_options():
-    assert job({"steps": 1, "meanwhile": "chunk"}, policy=f"{__name__}.BuiltItsOwnWay").delays is not None
 
 
 @pytest.mark.parametrize(
@@ -406,3 +302,87 @@ def test_chunks_go_on_from_what_is_left_of_the_plan_and_from_nothing_where_there
     assert 0 < going_on.weights[0, 2] < 1
     assert going_on.weights[0, 3] == 0
     assert not going_on.weights[1].any()
+
+
+MACHINERY = Machinery(devices=("cpu",), num_threads=1)
+THREE = Delays(steps=((3, 1),), control_dt=0.1)
+
+
+def measuring(
+    builder: CoinBuilder, name: str = "coins", *, measured: bool = True, meanwhile: str = "wait", **config
+) -> Job:
+    how = Meanwhile(meanwhile)
+    latency = LatencyConfig(measured=True, meanwhile=how) if measured else LatencyConfig(steps=(1, 1), meanwhile=how)
+    return coin_job(name, builder=builder, latency=latency, **config)
+
+
+def test_a_latency_is_a_distribution_of_queries_in_control_steps_and_a_policy_that_raises_has_none():
+    builder = CoinBuilder()
+    jobs = [measuring(CoinBuilder(), "broken", raise_at=1), measuring(builder)]
+    # A policy that does nothing answers within one step of 100 ms.
+    expected = {"coins": Delays(steps=((1, NUM_QUERIES),), control_dt=0.1)}
+    assert settle_latencies(jobs, MACHINERY, known={}) == expected
+    assert [(each.num_envs, each.closed) for each in builder.built] == [(1, True)]
+
+
+def test_only_jobs_that_ask_for_it_are_to_run_and_were_not_measured_before_are_measured():
+    builder = CoinBuilder()
+    jobs = [measuring(builder), coin_job("plain", builder=builder), measuring(builder, "given", measured=False)]
+    jobs.append(measuring(builder, "skipped", status=JobStatus.COMPLETED))
+    assert settle_latencies(jobs, MACHINERY, known={"coins": THREE}) == {"coins": THREE}
+    assert builder.built == []
+
+
+def test_a_head_without_a_gpu_refuses_to_measure_for_ranks_that_have_one():
+    builder = CoinBuilder()
+    machinery = Machinery(devices=("cuda",), num_threads=1, measures=False)
+    with pytest.raises(ConfigError, match="no GPU") as refused:
+        settle_latencies([measuring(builder)], machinery, known={})
+    assert [(each.job, each.key) for each in refused.value.problems] == [("coins", "latency")]
+    assert builder.built == []
+    assert settle_latencies([measuring(builder)], machinery, known={"coins": THREE}) == {"coins": THREE}
+
+
+def test_one_slow_query_does_not_decide_how_late_answers_are():
+    times_ms = [*range(1, 40), 5000]
+    assert without_outliers(times_ms) == [*range(1, 40), 39]
+    assert without_outliers([7.0, 7.0]) == [7.0, 7.0]
+
+
+class QuickBuilder(CoinBuilder):
+    """Builds coins with control steps of 4 ms."""
+
+    def build(self, config, *, num_envs, device, num_threads):
+        built = super().build(config, num_envs=num_envs, device=device, num_threads=num_threads)
+        built.control_dt = 0.004
+        return built
+
+
+def test_what_is_too_late_is_refused_before_the_run_with_what_was_measured_and_a_way_out():
+    builder = QuickBuilder()
+    late = measuring(builder, "late", meanwhile="chunk", policy_class=shrugging(lambda *_: time.sleep(0.005)))
+    with pytest.raises(ConfigError, match=r"use hold; .* ms \(p50\), .* ms \(p95\)") as refused:
+        settle_latencies([late, measuring(CoinBuilder())], MACHINERY, known={})
+    assert [(each.job, each.key) for each in refused.value.problems] == [("late", "latency.meanwhile")]
+    assert [each.closed for each in builder.built] == [True]
+
+
+# The server is a process of its own, which imports torch.
+def test_the_policy_in_a_runs_policy_server_is_the_one_that_is_measured(tmp_path):
+    asked = []
+
+    class Watched(ServablePolicy):
+        @classmethod
+        def asking(cls, options, network):
+            asked.append(network)
+            return super().asking(options, network)
+
+    builder = CoinBuilder()
+    job = measuring(builder, policy_class=Watched, policy_server=PolicyServerConfig(shared=ServerScope.RUN))
+    job = dataclasses.replace(
+        job, config=dataclasses.replace(job.config, policy_type="tests.fakes_network.ServablePolicy")
+    )
+    served = partial(policy_as_served, options=RunOptions(), output_directory=tmp_path)
+    assert list(settle_latencies([job], MACHINERY, known={}, asked=served)) == ["coins"]
+    assert asked[0].usage.queries >= NUM_QUERIES
+    assert list(tmp_path.iterdir()) == []

@@ -1,16 +1,19 @@
+"""Tests of the policy runner's command line, from its words to a job."""
+
 import re
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import pytest
 
 from documentation.command_line import groups_of, help_of
 from isaaclab_arena.config.arena import FlagsWithoutEffect
-from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import EvalOptions, read_options
 from isaaclab_arena.evaluation.options import ASSIGNMENTS, SPLIT, read_command_line, refuse_unknown
-from isaaclab_arena.evaluation.policy_runner import PolicyOptions
+from isaaclab_arena.evaluation.policy_runner import PolicyOptions, job_block, job_request
+from isaaclab_arena.interfaces.policy import PolicyCfg
 from tests.end_to_end.launching import ROOT
+from tests.fakes import ShrugPolicy
 
 JOBS = ("--eval_jobs_config", "jobs.json")
 
@@ -48,15 +51,13 @@ def test_a_word_after_resume_that_names_no_run_is_refused_as_that():
         refuse_unknown(rest, options)
 
 
-def test_one_directory_may_be_named_in_two_ways(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    read("--resume=out", "--output_dir", str(tmp_path / "out"))[0].check()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--retry_errors",), "--retry_errors: needs --resume"),
+        (("--cpus_per_rank=nan",), "--cpus_per_rank: nan"),
+        (("--gpus_per_rank=-inf",), "--gpus_per_rank: -inf"),
+        (("--start_timeout_s=1e400",), "--start_timeout_s: inf"),
         (("--lease_s", "0"), "--lease_s: must be at least 1.0"),
         (("--policy_batch", "0"), "--policy_batch: must be at least 1"),
         (("--step_timeout_s=-1",), "--step_timeout_s: must be at least 0.0"),
@@ -103,20 +104,6 @@ def test_gpus_may_be_listed_as_arena_and_mjlab_users_type_them():
     assert read()[0].gpu_ids is None
 
 
-def test_what_may_vary_is_shown_of_jobs_without_a_length_too():
-    job = {"name": "a", "arena_env_args": {"environment": "reach"}, "policy_type": "scripted", "num_rebuilds": 3}
-    defaults = read("--list_variations")[0].job_defaults()
-    assert len(read_jobs({"jobs": [job]}, source="jobs.json", defaults=defaults).jobs) == 1
-
-
-@pytest.mark.parametrize("option", ["cpus_per_rank", "gpus_per_rank", "start_timeout_s"])
-@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e400", "-1e400"])
-def test_every_number_of_a_cluster_is_finite(option, text):
-    with pytest.raises(ConfigError) as refused:
-        read(f"--{option}={text}")[0].check()
-    assert str(refused.value) == f"--{option}: {float(text)} is no finite number"
-
-
 @pytest.mark.parametrize(("command", "options"), [("run", EvalOptions), ("policy", PolicyOptions)])
 def test_the_help_is_in_groups_and_names_what_is_ignored_once_and_last(command, options):
     *groups, last = [group for group in groups_of(help_of(command)) if group.says]
@@ -160,3 +147,82 @@ def test_a_line_without_a_job_file_or_with_two_is_refused_with_the_way_out(line,
     with pytest.raises(ConfigError, match=words) as refused:
         read_options(line.split(), "isaaclab-arena run")
     assert refused.value.problems[0].key == key
+
+
+@dataclass(frozen=True)
+class KillingCfg(PolicyCfg):
+    remote_kill_on_exit: bool = False
+
+
+class KillingPolicy(ShrugPolicy):
+    """A policy of another package that has an option of that name."""
+
+    config_class = KillingCfg
+
+
+def read_policy_line(*arguments: str, policy: str = "scripted"):
+    options, rest = read_command_line(PolicyOptions, ["--policy_type", policy, *arguments], program="test")
+    return options, rest
+
+
+def job_of(*arguments: str, policy: str = "scripted"):
+    options, rest = read_policy_line("--num_episodes", "2", *arguments, policy=policy)
+    [job] = job_request(options, job_block(options, rest)).jobs
+    return job.config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--bogus", "3", "reach"), "--bogus: unknown option"),
+        (("--bogus", "reach"), "--bogus: unknown option"),
+        (("--num_envz=3", "--bogus", "1", "2", "reach"), "--bogus: unknown option"),
+        (("--embodimnt", "panda", "reach"), "--embodimnt: unknown option; did you mean '--embodiment'?"),
+        (("--recordviewport_video", "reach"), "; did you mean '--record_viewport_video'?"),
+        (("reach", "--bogus", "3"), "--bogus: unknown option"),
+        (("lift_object", "--object", "cub"), "--object: no object called 'cub'; did you mean 'cube'?"),
+        (("lift_object", "--pick_up_object", "cub"), "--pick_up_object: no object called 'cub'"),
+        (("lift_object", "--speed", "fast"), '--speed: "fast" is not a number'),
+        (("--object", "lift_object"), "--object: comes right before the environment's name 'lift_object'"),
+        (("--object", "cube", "lyft_object"), "one environment is needed; name one after the options; --object took"),
+        (("reach", "lift_object"), "one environment is needed; got reach lift_object"),
+        (("reach", "--environment", "lift_object"), "--environment: names the environment twice"),
+    ],
+)
+def test_a_mistake_is_named_by_the_option_that_was_typed(arguments, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        job_of(*arguments)
+
+
+def test_options_of_environment_and_policy_may_stand_before_the_environments_name():
+    assert job_of("--object", "can", "lift_object") == job_of("lift_object", "--object", "can")
+    assert job_of("--speed", "0.5", "lift_object") == job_of("lift_object", "--speed", "0.5")
+
+
+def test_options_of_the_policy_may_come_from_a_file_and_the_command_line_comes_before_it(tmp_path):
+    (tmp_path / "policy.yaml").write_text("speed: 0.5\n")
+    config = ("--policy_config", str(tmp_path / "policy.yaml"))
+    assert job_of(*config, "reach").policy_config_dict == {"speed": 0.5}
+    assert job_of(*config, "reach", "--speed", "0.25").policy_config_dict == {"speed": 0.25}
+    # Isaac Lab Arena's name of it, for a policy without an option of that name.
+    arenas = ("reach", "--policy_config_yaml_path", str(tmp_path / "policy.yaml"))
+    assert job_of(*arenas).policy_config_dict == {"speed": 0.5}
+    assert job_of(*arenas, "--speed", "0.25").policy_config_dict == {"speed": 0.25}
+    with pytest.raises(ConfigError, match="--policy_config_yaml_path: is the same option as --policy_config"):
+        job_of(*config, *arenas)
+    (tmp_path / "policy.yaml").write_text("[1]")
+    with pytest.raises(ConfigError, match="--policy_config: holds no mapping of the policy's options"):
+        job_of(*config, "reach")
+
+
+def test_what_may_vary_is_shown_without_a_number_of_episodes():
+    options, rest = read_policy_line("--list_variations", "reach")
+    assert job_request(options, job_block(options, rest)).jobs
+    options, rest = read_policy_line("reach")
+    with pytest.raises(ConfigError, match="give num_episodes or num_steps"):
+        job_request(options, job_block(options, rest))
+
+
+def test_a_refused_flag_goes_to_the_policy_that_declares_it():
+    policy = f"{__name__}.KillingPolicy"
+    assert job_of("reach", "--remote_kill_on_exit", policy=policy).policy_config_dict == {"remote_kill_on_exit": True}

@@ -9,11 +9,6 @@ import pytest
 from isaaclab_arena.config.expansion.suites import Robustness
 from isaaclab_arena.config.loading import hash_jobs, read_jobs
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.mdp.task import Task
-from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.tasks.articulated import OPEN_DRAWER
 from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, Axis, enabled_variations
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.validation import robustness_arms
@@ -68,17 +63,6 @@ def test_axes_that_a_job_cannot_have_are_left_out_of_all_and_said(caplog):
     assert "light (it changes pictures only, and the job has no cameras (enable_cameras))" in caplog.text
 
 
-def wordless() -> TableTask:
-    """Return an environment whose task lists no paraphrases."""
-
-    def make_task(options: TableOptions, embodiment: Embodiment) -> Task:
-        task = OPEN_DRAWER.make_task(options, embodiment)
-        task.spec = replace(task.spec, paraphrases=())
-        return task
-
-    return replace(OPEN_DRAWER, make_task=make_task)
-
-
 def test_a_job_with_cameras_has_the_axes_of_pictures():
     arms = robustness_arms(job_of(arena_env_args={"enable_cameras": True}), Robustness(levels=(5,)))
     assert {"light", "camera_pose", "object_color"} <= {arm.labels["axis"] for arm in arms}
@@ -103,7 +87,6 @@ FILMED = {"arena_env_args": {"enable_cameras": True}}
         ({"environment": "reach"}, "object_yaw", 1, "'object_yaw': 'reach' has no such variation"),
         ({"environment": "cartpole"}, "language", 1, "'cartpole' has no variations"),
         ({"environment": "cartpole"}, None, 1, "'cartpole' has no variations"),
-        ({"environment": "wordless"}, "language", 1, "TaskSpec.paraphrases"),
         ({"variations": {"cube.mass.enabled": True}}, "object_mass", 1, "varies cube.mass itself"),
         ({"language_instruction": "lift"}, "language", 1, "(language_instruction)"),
         ({"labels": {"axis": "x"}}, None, 1, "labels.axis: "),
@@ -113,14 +96,9 @@ FILMED = {"arena_env_args": {"enable_cameras": True}}
     ids=str,
 )
 def test_what_a_job_cannot_have_is_refused_with_the_way_out(job, axis, level, told):
-    with ENVIRONMENTS.restored_afterwards():
-        ENVIRONMENTS.register("wordless", wordless())
-        with pytest.raises(ConfigError) as refused:
-            robustness_arms(job_of(**job), Robustness(levels=(level,), **({"axes": (axis,)} if axis else {})))
+    with pytest.raises(ConfigError) as refused:
+        robustness_arms(job_of(**job), Robustness(levels=(level,), **({"axes": (axis,)} if axis else {})))
     assert told in "\n".join(str(problem) for problem in refused.value.problems)
-
-
-# The axes in docs/how_to/robustness.md are the program's.
 
 
 DOCUMENT = (ROOT / "docs" / "how_to" / "robustness.md").read_text()

@@ -7,22 +7,17 @@ from typing import ClassVar
 
 import pandas as pd
 import pytest
-import torch
 
 from isaaclab_arena.cli.main import main as command
 from isaaclab_arena.distributed.context import RUN_DIRECTORY_FILE, DistributedContext
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.eval_runner import main
-from isaaclab_arena.evaluation.heartbeat import read_rank_status
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.run import how_to_go_on
-from isaaclab_arena.interfaces.policy import PolicyTraits
-from isaaclab_arena.logs import told
 from isaaclab_arena.storage.episodes import list_episodes
-from isaaclab_arena.storage.ledger import read_attempts
-from tests.end_to_end.launching import wait_until, write_jobs
+from tests.end_to_end.launching import write_jobs
 from tests.evaluation.jobs import coin_job, execute, request_of
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy, shrugging
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 
 CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
 
@@ -51,25 +46,6 @@ def came_out(output_directory) -> list[dict]:
     return episodes.filter(["outcome", "length", "return", "checksum"]).to_dict("records")
 
 
-def test_a_rank_says_how_far_long_work_of_its_job_has_come(tmp_path):
-    class Pondering(ShrugPolicy):
-        """Waits, the first time it is asked, until its rank says what it does."""
-
-        said: ClassVar[list[str | None]] = []
-
-        def get_action(self, env, observation):
-            for _ in told([] if self.said else [1], "pondering", "coins"):
-                wait_until(lambda: (status := read_rank_status(tmp_path, 0)) is not None and bool(status.long_work))
-                self.said.append("pondering")
-            return super().get_action(env, observation)
-
-    assert run(coin_job(policy_class=Pondering), tmp_path) == 0
-    assert Pondering.said == ["pondering"]
-    status = read_rank_status(tmp_path, 0)
-    assert status is not None
-    assert status.long_work is None
-
-
 @pytest.mark.parametrize("assignment", ["round_robin", pytest.param("dynamic", marks=pytest.mark.slow)])
 def test_a_job_whose_recordings_vanish_while_it_runs_fails_and_a_resume_runs_those_episodes_again(tmp_path, assignment):
     class Losing(ShrugPolicy):
@@ -93,19 +69,6 @@ def test_a_job_whose_recordings_vanish_while_it_runs_fails_and_a_resume_runs_tho
     assert run(job, tmp_path, assignment=assignment, resume="") == 0
     assert table(tmp_path)["status"] == "completed"
     assert list_episodes(tmp_path / "coins" / "dataset_coins.hdf5") == list(range(10))
-
-
-def test_a_job_whose_dataset_cannot_be_made_fails_and_the_run_goes_on(tmp_path):
-    in_the_way = tmp_path / "first" / "dataset_first.hdf5"
-    obstructing = shrugging(lambda *_: in_the_way.mkdir(exist_ok=True))
-    jobs = (coin_job("first", policy_class=obstructing), coin_job("second", index=1))
-    assert run(jobs, tmp_path) == 1
-    results = pd.read_csv(tmp_path / "results.csv")
-    assert list(results["status"]) == ["failed", "completed"]
-    assert str(results["error"].iloc[0]).startswith("DamagedFileError: ")
-    status = read_rank_status(tmp_path, 0)
-    assert status is not None
-    assert (status.jobs_done, status.jobs_failed) == (2, 1)
 
 
 def test_errors_stay_as_they_are_until_they_are_asked_to_run_again(tmp_path, capsys):
@@ -197,89 +160,6 @@ def test_episodes_that_lost_their_policy_are_errors_and_run_again_when_that_is_a
     assert came_out(tmp_path) == came_out(undisturbed)
 
 
-class Network(ShrugPolicy):
-    """Answers as a network does on a machine where only batches of a multiple of ``granule`` do not see places.
-
-    It is cut off at the 14th question that is not a probe's, until it may go on.
-    """
-
-    traits = PolicyTraits(reproducible=True)
-    granule: ClassVar[int] = 4
-    goes_on: ClassVar[bool] = False
-
-    def get_action(self, env, observation):
-        if self.starts and all(start.episode.job == "coins" for start in self.starts) and not self.goes_on:
-            self.num_calls += 1
-            if self.num_calls == 14:
-                raise PolicyLostError("the machine is needed for something else")
-        action = torch.zeros(env.num_envs, 2)
-        if env.num_envs % self.granule:
-            action += torch.arange(env.num_envs)[:, None] * 1e-7
-        return action
-
-    def reset(self, env_ids=None):
-        if env_ids is None:
-            self.starts.clear()
-
-
-@pytest.fixture
-def begun_elsewhere(tmp_path, monkeypatch):
-    """A run that another machine had begun, where 4 env slots were found to do, and that now goes on."""
-    job = coin_job(policy_class=Network, num_envs=3)
-    assert run(job, tmp_path) == 1
-    before = table(tmp_path)
-    assert (before["policy_batch"], before["reproducible"]) == (4, "bitwise")
-    monkeypatch.setattr(Network, "goes_on", True)
-    return job
-
-
-def test_the_batch_that_was_chosen_is_in_the_plan_of_what_goes_on_though_the_jobs_own_record_of_it_is_lost(
-    tmp_path, begun_elsewhere, monkeypatch
-):
-    monkeypatch.setattr(Network, "goes_on", False)
-    assert run(begun_elsewhere, tmp_path, resume="") == 1
-    (tmp_path / "coins" / "settled.json").unlink()
-    monkeypatch.setattr(Network, "goes_on", True)
-    monkeypatch.setattr(Network, "granule", 1)
-    assert run(begun_elsewhere, tmp_path, resume="") == 0
-    attempts, _ = read_attempts(tmp_path)
-    assert [work.policy_batch for attempt in attempts for work in attempt.jobs] == [None, 4, 4]
-    after = table(tmp_path)
-    assert (after["policy_batch"], after["reproducible"], after["missing"]) == (4, "bitwise", 0)
-
-
-def test_a_machine_that_cannot_keep_the_batch_of_the_plan_says_so_in_one_line(
-    tmp_path, begun_elsewhere, monkeypatch, caplog
-):
-    monkeypatch.setattr(Network, "granule", 8)
-    assert run(begun_elsewhere, tmp_path, resume="") == 0
-    after = table(tmp_path)
-    assert (after["policy_batch"], after["reproducible"]) == (4, "plan")
-    assert "a batch of 4 rows" in after["plan_because"]
-    [warned] = [
-        each.getMessage() for each in caplog.records if each.levelname == "WARNING" and "batch" in each.getMessage()
-    ]
-    assert warned.endswith(after["plan_because"])
-
-
-def test_a_run_that_is_tracked_has_the_same_results_and_says_where_they_are_shown(tmp_path, caplog):
-    reader = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator", reason="the extra tensorboard is not installed"
-    )
-    alone, tracked = tmp_path / "alone", tmp_path / "tracked"
-    with caplog.at_level("INFO", logger="isaaclab_arena"):
-        assert [run(coin_job(), alone), run(coin_job(), tracked, tracking=("tensorboard",))] == [0, 0]
-    for name in ("results.csv", "episodes.csv"):
-        assert (tracked / name).read_bytes() == (alone / name).read_bytes()
-    shown = reader.EventAccumulator(str(tracked / "logs" / "tensorboard"))
-    shown.Reload()
-    assert shown.Scalars("coins/success_rate")[-1].value == pytest.approx(table(tracked)["success_rate"])
-    assert f"tensorboard: tensorboard --logdir {tracked / 'logs' / 'tensorboard'}" in caplog.messages
-
-
-# What a person is told to type after a run that is not complete.
-
-
 RESUME = "continue with: isaaclab-arena resume 'my out'"
 SAME_COMMAND = "continue with the same command and --resume 'my out'"
 TORCHRUN = {"launched_by_torchrun": True, "world_size": 2, "local_world_size": 2}
@@ -329,9 +209,3 @@ def test_the_command_after_the_table_of_an_incomplete_run_resumes_it(tmp_path, m
         "attempt_2.json",
         "attempt_3.json",
     ]
-
-
-def test_a_job_limited_by_steps_ends_after_equal_errors_too(tmp_path):
-    broken = coin_job(environment=CoinConfig(diverge_every=1), num_steps=10_000)
-    assert run(broken, tmp_path, max_equal_errors=5) == 1
-    assert table(tmp_path)["episodes"] < 10

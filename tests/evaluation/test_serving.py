@@ -1,11 +1,9 @@
 """A policy that other programs ask."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing
-from dataclasses import replace
-from typing import Any
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
@@ -25,17 +23,81 @@ from isaaclab_arena.evaluation.serving import (
 )
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
-from isaaclab_arena.interfaces.specs import ArraySpec, Pictures
-from isaaclab_arena.policy.lerobot_policy import LeRobotPolicy
-from tests.evaluation.hosts import CountingPolicy, CountingTogetherPolicy, hosting, played, showing
+from isaaclab_arena.interfaces.specs import ArraySpec
+from tests.end_to_end.launching import wait_until
 from tests.evaluation.jobs import coin_job
 from tests.fakes import CoinBuilder
-from tests.gr00t.fakes import LimbEnvironment
-from tests.gr00t.serving.serving_limbs import limb_job
-from tests.policy.lerobot.policies import REMEMBERING, options_for, saved
 
-# Sessions of clients that come and go as they please, in env slots of one policy.
+
+class CountingPolicy(PolicyBase[None]):
+    """Answers with the number of the step in the episode, and with what the clock shows plus the episode's noise."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: dict[int, int] = {}
+        self.noise: dict[int, np.random.Generator] = {}
+        self.words: list[str] = []
+
+    def reset(self, env_ids=None):
+        self.words.clear()
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        for start in starts:
+            self.steps[start.env_id] = 0
+            self.noise[start.env_id] = start.episode.policy_generator()
+            self.words.append(start.language_instruction)
+
+    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
+        for env_id in env_ids:
+            del self.steps[env_id]
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        return self.counted(env, observation, sorted(self.steps))
+
+    def counted(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
+        action = torch.zeros(env.num_envs, *env.action_spec.shape)
+        for env_id in env_ids:
+            self.steps[env_id] += 1
+            clock = float(observation["policy"]["clock"][env_id])
+            if clock < 0:
+                raise ValueError("the clock runs backwards")
+            action[env_id] = torch.tensor([self.steps[env_id], clock + self.noise[env_id].random()])
+        return action
+
+
+class CountingTogetherPolicy(CountingPolicy):
+    """Lets env slots wait, and remembers for how many it was asked in each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+
+    def act_in_some(self, env: Environment, observation: Observation, env_ids: Sequence[int]) -> torch.Tensor:
+        self.asked.append(len(env_ids))
+        return self.counted(env, observation, env_ids)
+
+
+def showing(clock: float) -> dict[str, dict[str, np.ndarray]]:
+    return {"policy": {"clock": np.array([clock], np.float32), "heads": np.zeros(1, np.float32)}}
+
+
+def played(session: HostSession, episode_index: int, clocks: Sequence[float]) -> list:
+    """Return the actions of an episode of which a session shows the clock."""
+    session.start_episode(Episode(job="coins", episode_index=episode_index, seed=3))
+    return [session.act(showing(clock)).action.tolist() for clock in clocks]
+
+
+@contextmanager
+def hosting(policy_class: type[PolicyBase], num_slots: int = 4, **options) -> Iterator[PolicyHost]:
+    host = PolicyHost(HostedPolicy(coin_job(policy_class=policy_class), num_slots), **options)
+    try:
+        yield host
+    finally:
+        host.close()
 
 
 BOTH = pytest.mark.parametrize("policy_class", [CountingPolicy, CountingTogetherPolicy])
@@ -92,48 +154,20 @@ def test_queries_that_wait_together_share_a_call():
     assert (statistics["queries"], statistics["calls"]) == (15, 5)
 
 
-def test_a_query_that_shares_no_call_waits_for_no_other():
-    with hosting(CountingPolicy, max_wait_s=1000.0) as host:
-        session, silent = host.open(), host.open()
-        silent.start_episode(Episode(job="coins", episode_index=1, seed=3))
-        assert played(session, 0, [1.0, 2.0]) == due(0, [1.0, 2.0])
-        assert host.statistics()["calls"] == 2
-
-
-def test_no_call_has_more_queries_than_it_may_have():
-    with hosting(CountingTogetherPolicy, max_batch=2, max_wait_s=0.05) as host:
-        with ThreadPoolExecutor(4) as clients:
-            list(clients.map(lambda number: played(host.open(), number, [1.0] * 5), range(4)))
-        assert max(together(host).asked) <= 2
-
-
 def test_the_client_the_job_and_the_environment_say_what_to_do_in_this_order():
     for job_says, last in (("roll it", "roll it"), (None, "call the coin")):
         with hosted(CountingTogetherPolicy, job_says) as policy:
             policy.start(0, *begun(0, "toss it"))
             policy.start(1, *begun(1))
             assert isinstance(policy.policy, CountingTogetherPolicy)
-            assert policy.policy.words[1:] == ["toss it", last]
-
-
-class HoardingPolicy(CountingTogetherPolicy):
-    """Counts the episodes that it has begun since it was reset."""
-
-    begun = 0
-
-    def reset(self, env_ids=None):
-        self.begun = 0
-
-    def start_episodes(self, env, starts):
-        super().start_episodes(env, starts)
-        self.begun += len(starts)
+            assert policy.policy.words == ["toss it", last]
 
 
 def test_the_trial_of_a_policy_leaves_no_trace_in_it():
     builder = CoinBuilder()
-    with closing(HostedPolicy(coin_job(builder=builder, policy_class=HoardingPolicy), 2)) as policy:
-        assert isinstance(policy.policy, HoardingPolicy)
-        assert (policy.policy.steps, policy.policy.begun) == ({}, 0)
+    with closing(HostedPolicy(coin_job(builder=builder, policy_class=CountingTogetherPolicy), 2)) as policy:
+        assert isinstance(policy.policy, CountingTogetherPolicy)
+        assert (policy.policy.steps, policy.policy.words) == ({}, [])
     assert [environment.closed for environment in builder.built] == [True]
 
 
@@ -148,21 +182,13 @@ def test_a_session_without_an_env_slot_is_refused_until_another_one_ends():
         first.close()
         first.close()
         assert played(second, 5, [1.0]) == due(5, [1.0])
-        third = opened(host)
+        # The host's own thread gives the env slot back.
+        wait_until(lambda: host.statistics()["sessions"] == 1)
+        third = host.open()
         assert third.env_id not in together(host).steps, "the episode before has ended"
         assert played(third, 6, [1.0]) == due(6, [1.0])
         with pytest.raises(HostFullError):
             host.open()
-
-
-def opened(host: PolicyHost):
-    """Return a session as soon as an env slot is given back, which happens on the host's own thread."""
-    for _ in range(6_000):
-        try:
-            return host.open()
-        except HostFullError:
-            threading.Event().wait(0.01)
-    return host.open()
 
 
 def test_an_observation_that_is_refused_leaves_the_episode_as_it_was():
@@ -225,9 +251,6 @@ def test_a_query_that_waits_when_the_host_is_closed_or_comes_afterwards_is_told_
             host.open()
 
 
-# The policy of a job, as it acts in the env slots of clients.
-
-
 def hosted(policy_class: type[PolicyBase], words: str | None = None) -> "closing[HostedPolicy]":
     return closing(HostedPolicy(coin_job(policy_class=policy_class, language_instruction=words), 2))
 
@@ -273,43 +296,6 @@ def test_sessions_share_a_network_and_no_memory():
         assert BorrowingPolicy.networks_made - made_before == loaded
         assert len(BorrowingPolicy.open_ones) == 2
     assert not BorrowingPolicy.open_ones
-
-
-class RashPolicy(CountingTogetherPolicy):
-    """Knows what it does next, which is too much from the second step on."""
-
-    def planned(self, env_id: int) -> torch.Tensor:
-        return torch.full((2, 2), 1.0 if self.steps[env_id] < 2 else np.inf)
-
-
-def test_a_chunk_that_is_not_finite_is_no_answer():
-    with hosted(RashPolicy) as policy:
-        assert policy.chunk_length == 3
-        policy.start(1, *begun(0))
-        first, second = asked(policy, 1, 1.0), asked(policy, 1, 1.0)
-    assert isinstance(first, SlotAnswer)
-    assert isinstance(second, PolicyError)
-    assert "NaN" in str(second)
-
-
-class MisreadingPolicy(CountingTogetherPolicy):
-    """Takes the pictures of some env slots for a tensor, from the second step on."""
-
-    def act_in_some(self, env, observation, env_ids):
-        pictures: Any = Pictures((0,), torch.zeros(1, 2, 2, 3), "front", "the served policy")
-        return super().act_in_some(env, observation, env_ids) if not self.steps[env_ids[0]] else pictures.float()
-
-
-def test_a_client_is_told_which_pictures_the_policy_takes_for_those_of_all():
-    with hosted(MisreadingPolicy) as policy:
-        policy.start(1, *begun(0))
-        assert isinstance(asked(policy, 1, 1.0), SlotAnswer)
-        answer = asked(policy, 1, 1.0)
-    assert isinstance(answer, UnannouncedPictureError)
-    assert str(answer).startswith("the served policy looks at 'front'")
-
-
-# On how many env slots a served policy is asked: on so many that no client changes the answers of another.
 
 
 class NeighbourlyPolicy(PolicyBase[None]):
@@ -374,15 +360,6 @@ def test_a_call_is_filled_up_until_no_client_changes_the_answers_of_another_or_i
     assert ("a call of 3 env slots" in caplog.text) is (policy_class is SelfishPolicy)
 
 
-def test_a_policy_that_says_that_neighbours_make_no_difference_is_believed():
-    alike = type("Alike", (NeighbourlyPolicy,), {"traits": PolicyTraits(reproducible=True, batch_invariant=True)})
-    with hosted(alike) as policy:
-        assert (policy.environment.num_envs, policy.slots_per_call) == (2, None)
-
-
-# What clients show is what the environment shows, or is refused by name.
-
-
 SPEC = {
     "policy": {"joints": ArraySpec(shape=(3,)), "stage": ArraySpec(shape=(1,), dtype=torch.int64)},
     "camera_obs": {"front": ArraySpec(shape=(2, 2, 3), dtype=torch.uint8)},
@@ -439,78 +416,3 @@ def test_a_batch_has_zeros_where_nobody_asks_and_no_picture_that_nobody_sent():
     assert some[1].float().mean() == 7
     with pytest.raises(UnannouncedPictureError, match="'front' of env slots 3"):
         some[3]
-
-
-# A policy of LeRobot for several clients: one process, one call for those that wait together, a memory for each.
-
-
-NUM_STEPS = 5
-
-
-def lerobot_hosting(options: dict[str, Any]) -> AbstractContextManager[PolicyHost]:
-    return hosting(replace(limb_job(LeRobotPolicy), policy_options=options), 3, max_wait_s=20.0)
-
-
-def lerobot_shown(number: int, step: int) -> dict[str, dict[str, np.ndarray]]:
-    """Observation that a client sends in a step."""
-    generator = np.random.default_rng((number, step))
-    spec: Any = LimbEnvironment(1).observation_spec
-    return {
-        group: {
-            name: generator.integers(0, 255, term.shape).astype(np.uint8)
-            if term.dtype is torch.uint8
-            else generator.normal(size=term.shape).astype(np.float32)
-            for name, term in terms.items()
-        }
-        for group, terms in spec.items()
-    }
-
-
-def lerobot_played(session: HostSession, number: int, meeting: threading.Barrier | None = None) -> list[list[float]]:
-    """Return the actions of an episode, in each step of which the clients meet."""
-    session.start_episode(Episode(job="limbs", episode_index=number, seed=7), f"go {number}")
-    actions = []
-    for step in range(NUM_STEPS):
-        if meeting is not None:
-            meeting.wait()
-        actions.append(session.act(lerobot_shown(number, step)).action.tolist())
-    return actions
-
-
-def episodes(options: dict[str, Any], *, at_once: bool) -> tuple[list, dict[str, int]]:
-    """Return the actions of three episodes, played by as many clients at once or by one, and what the host did."""
-    with lerobot_hosting(options) as host:
-        if not at_once:
-            session = host.open()
-            return [lerobot_played(session, number) for number in range(3)], host.statistics()
-        sessions, meeting = [host.open() for _ in range(3)], threading.Barrier(3)
-        with ThreadPoolExecutor(3) as clients:
-            found = list(clients.map(lerobot_played, sessions, range(3), [meeting] * 3))
-        return found, host.statistics()
-
-
-@pytest.mark.parametrize(
-    ("kind", "choices", "shares_calls"),
-    [("diffusion", {"n_obs_steps": 2}, True), *((kind, choices, False) for kind, choices in REMEMBERING.items())],
-)
-def test_clients_that_ask_together_get_what_each_gets_alone_and_share_calls_unless_each_is_remembered(
-    tmp_path, kind, choices, shares_calls
-):
-    options = options_for(saved(tmp_path, kind, **choices))
-    alone, _ = episodes(options, at_once=False)
-    together, statistics = episodes(options, at_once=True)
-    assert together == alone
-    assert statistics["queries"] == 3 * NUM_STEPS
-    assert statistics["calls"] == NUM_STEPS or not shares_calls
-    assert len({str(actions) for actions in alone}) == 3
-
-
-def test_the_actions_of_a_chunk_are_known_when_its_first_is_played(tmp_path):
-    with lerobot_hosting(options_for(saved(tmp_path))) as host:
-        assert host.policy.chunk_length == 3
-        session = host.open()
-        session.start_episode(Episode(job="limbs", episode_index=0, seed=7))
-        first, second = session.act(lerobot_shown(0, 0)), session.act(lerobot_shown(0, 1))
-    assert first.planned[1].tolist() == second.action.tolist()
-    assert (len(first.planned), len(second.planned)) == (3, 2)
-    assert not first.looks_next

@@ -1,7 +1,6 @@
 """Episodes that are played again and compared."""
 
 import json
-import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.evaluation.policy_runner import main
 from isaaclab_arena.evaluation.rerun import (
     Difference,
     ReplayedEpisode,
@@ -20,14 +18,12 @@ from isaaclab_arena.evaluation.rerun import (
     replay_in,
 )
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.evaluation.verification import compare_runs, draw_sample, prepare_sample
+from isaaclab_arena.evaluation.verification import draw_sample
 from isaaclab_arena.recording.recorder import EpisodeArrays, EpisodeRecorder, RecordedObservations
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import read_episode
-from isaaclab_arena.storage.ledger import write_run_plan
 from tests.environments.building import ALL_ENVIRONMENTS, build
 from tests.fakes_environment import PushPolicy, ScriptedEnvironment, episodes
-from tests.storage.recovery.crashed_runs import plan, planned
 
 ATTRIBUTES = {"outcome": "success", "success": True, "termination": "terminated", "episode_return": 2.5}
 
@@ -201,14 +197,6 @@ def test_a_recording_of_every_task_comes_out_again_to_the_last_bit(tmp_path, nam
     assert all((each.difference, each.is_damaged) == (None, False) for each in again)
 
 
-@pytest.mark.parametrize("num_envs", [1, 3])
-def test_env_slots_take_the_next_recording_as_they_become_free(tmp_path, num_envs):
-    recorded = record(tmp_path, ScriptedEnvironment(4, cameras=True), PushPolicy(), 12)
-    assert {episode.attributes["outcome"] for episode in recorded} == {"success", "failure", "timeout", "error"}
-    found = differences(ScriptedEnvironment(num_envs, cameras=True), recorded)
-    assert set(found.values()) == {None}
-
-
 @pytest.fixture(scope="module")
 def lifted(tmp_path_factory) -> RecordedEpisode:
     return record(tmp_path_factory.mktemp("lifted"), build("lift_object"), ShortPolicy(), 1)[0]
@@ -227,11 +215,6 @@ def test_it_starts_from_the_recorded_state_and_not_from_the_conditions(lifted):
     assert differences(build("lift_object"), [moved]) == {0: None}
 
 
-def test_the_conditions_of_another_object_are_refused(lifted):
-    with pytest.raises(ArenaError, match=r"mug\.position"):
-        replays(build("lift_object", object="mug"), [lifted])
-
-
 def test_without_a_state_it_starts_from_the_conditions_and_says_so(reached):
     arrays = {name: array for name, array in reached.arrays.items() if "simulator" not in name}
     (again,) = replays(build("reach"), [replace(reached, arrays=arrays)])
@@ -246,23 +229,6 @@ def test_the_state_of_another_model_is_a_difference_at_the_start_and_a_changed_a
     actions[3] *= -1
     changed = replace(reached, arrays={**reached.arrays, "actions": actions})
     assert str(differences(build("reach"), [changed])[0]).startswith("at control step 3: states/articulation/")
-
-
-def test_actions_beyond_the_end_of_the_episode_are_a_difference(tmp_path):
-    (recorded,) = record(tmp_path, ScriptedEnvironment(1, endings=("success",)), PushPolicy(), 1)
-    length = len(recorded.arrays["actions"])
-    twice = {
-        name: array if name.startswith("initial") else np.concatenate([array, array])
-        for name, array in recorded.arrays.items()
-    }
-    found = differences(ScriptedEnvironment(1, endings=("success",)), [replace(recorded, arrays=twice)])
-    assert found[0] == f"at the end: num_samples was {2 * length}, is now {length}"
-
-
-def test_a_replay_that_ends_otherwise_is_a_difference(reached):
-    said = {"outcome": "success", "success": True}
-    found = differences(build("reach"), [replace(reached, attributes={**reached.attributes, **said})])
-    assert str(found[0]).startswith("at the end: outcome was success, is now ")
 
 
 def test_actions_that_do_not_fit_are_refused(tmp_path):
@@ -286,40 +252,3 @@ def test_a_sample_is_spread_over_the_jobs():
     assert {job: len(episodes) for job, episodes in sample.items()} == {"long": 3, "short": 2, "other": 3}
     assert all(set(episodes) <= set(FINISHED[job]) for job, episodes in sample.items())
     assert all(list(episodes) == sorted(set(episodes)) for episodes in sample.values())
-
-
-def test_no_more_is_drawn_than_there_is():
-    assert draw_sample({"a": [1, 2], "b": []}, 100, seed=0) == {"a": (1, 2)}
-    assert draw_sample(FINISHED, 0, seed=0) == {}
-    assert draw_sample({}, 3, seed=0) == {}
-
-
-def test_fewer_episodes_than_jobs_come_from_jobs_drawn_at_random():
-    jobs = {f"job{number}": list(range(9)) for number in range(20)}
-    first, second = (draw_sample(jobs, 5, seed=seed) for seed in (1, 2))
-    assert len(first) == len(second) == 5
-    assert first.keys() != second.keys()
-    assert draw_sample(jobs, 5, seed=1) == first
-
-
-@pytest.mark.parametrize(("num_envs", "batch", "again"), [(1, None, 3), (2, None, 1), (64, None, 1), (1, 2, 2)])
-def test_a_sample_has_another_number_of_env_slots_that_fits_the_fixed_batch(tmp_path, num_envs, batch, again):
-    settings = {} if batch is None else {"deterministic": True, "policy_batch": batch}
-    begun = replace(plan(planned(num_envs=num_envs)), settings=settings)
-    for name in ("run", "again"):
-        (tmp_path / name).mkdir()
-    write_run_plan(tmp_path / "run", begun)
-    made = prepare_sample(tmp_path / "run", tmp_path / "again", {"lift": [0]}, num_envs=None, num_ranks=1)
-    assert [job.config.num_envs for job in made.jobs] == [again]
-
-
-def test_an_episode_is_compared_by_its_line_alone_if_one_of_its_recordings_is_gone(tmp_path):
-    whole, lacking = tmp_path / "whole", tmp_path / "lacking"
-    arguments = ["--policy_type", "zero_action", "--num_episodes", "1", "--output_dir", str(whole)]
-    assert main([*arguments, "cartpole"]) == 0
-    shutil.copytree(whole, lacking)
-    [dataset] = lacking.glob("*/dataset_*.hdf5")
-    dataset.unlink()
-    for first, second, compares_arrays in ((whole, whole, True), (lacking, whole, False), (whole, lacking, False)):
-        [found] = compare_runs(first, second, {dataset.parent.name: [0]})
-        assert (found.compares_arrays, found.difference) == (compares_arrays, None)

@@ -27,12 +27,7 @@ HORIZON = 6
 
 
 class LimbEnvironment(Environment):
-    """Joints follow their targets by a tenth; episodes last 4 to 15 steps, and each has its own word.
-
-    Args:
-        num_envs: Number of env slots.
-        cameras: Names of the cameras, each of 6 x 8 pixels.
-    """
+    """Joints follow their targets by a tenth; episodes last 4 to 15 steps, and each has its own word."""
 
     def __init__(self, num_envs: int, *, cameras: Sequence[str] = ("front", "side")) -> None:
         self.num_envs = num_envs
@@ -158,6 +153,29 @@ def network_answer(observation: Mapping[str, Any], noise_seeds: Sequence[int]) -
     )
     out = (torch.tanh(seen @ first) @ second).reshape(batch_size, HORIZON, 5)
     return {"leg": out[..., :2].numpy(), "arm": out[..., 2:4].numpy(), "hand": out[..., 4:].numpy()}
+
+
+class RandomModel:
+    """Stands for a model package: a random network, whose last digits change with the size of a call."""
+
+    def __init__(self, *honoured: str) -> None:
+        self.honoured_options = honoured
+        self.sizes: list[int] = []
+
+    def get_modality_config(self) -> Any:
+        return MODALITIES
+
+    def get_dimensions(self) -> Any:
+        return DIMENSIONS
+
+    def get_action(self, observation: Any, options: Any = None) -> Any:
+        seeds = self.seeds(len(observation["state"]["arm"]), options)
+        self.sizes.append(len(seeds))
+        return network_answer(observation, seeds), {}
+
+    def seeds(self, batch_size: int, options: Any) -> list[int]:
+        """Seeds of the noise of each entry."""
+        return options["noise_seeds"]
 
 
 class LimbPolicy(ClosedloopPolicy[ClosedloopPolicyArgs]):

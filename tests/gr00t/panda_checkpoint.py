@@ -1,5 +1,6 @@
 """A checkpoint with random weights for the Panda on the table, and the YAML file that names it."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +14,38 @@ HORIZON = 8
 POLICY = "isaaclab_arena_gr00t.policy.gr00t_closedloop_policy.Gr00tClosedloopPolicy"
 
 
-def save_panda_checkpoint(directory: Path) -> None:
-    """Write a checkpoint whose actions are joint positions near the Panda's home."""
+def save_small_checkpoint(
+    directory: Path, shown: Mapping[str, tuple[list[int], Sequence[str]]], limits: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Write a checkpoint with random weights: its steps and keys by modality, and examples of its numbers."""
     from gr00t.data.types import ModalityConfig, compute_statistics  # noqa: PLC0415  transformers takes seconds to load
     from gr00t.model.building import build_small_model  # noqa: PLC0415
     from gr00t.model.checkpoint import save_checkpoint  # noqa: PLC0415
 
-    home = np.array(PANDA.robot.home)
-    arm = compute_statistics(np.stack((home - 0.3, home + 0.3)))
-    modalities = {
-        "video": ModalityConfig(delta_indices=[0], modality_keys=["head", "wrist"]),
-        "state": ModalityConfig(delta_indices=[0], modality_keys=["arm", "gripper"]),
-        "action": ModalityConfig(delta_indices=list(range(HORIZON)), modality_keys=["arm", "gripper"]),
-        "language": ModalityConfig(delta_indices=[0], modality_keys=["annotation.human.task_description"]),
-    }
+    modalities = {name: ModalityConfig(steps, list(keys)) for name, (steps, keys) in shown.items()}
     statistics = {
-        "state": {"arm": arm, "gripper": compute_statistics(np.array([[0.0, 0.0], [0.04, 0.04]]))},
-        "action": {"arm": arm, "gripper": compute_statistics(np.array([[0.0], [0.08]]))},
+        name: {key: compute_statistics(np.array(values)) for key, values in each.items()}
+        for name, each in limits.items()
     }
     sizes = {"hidden_size": 32, "num_layers": 1, "num_attention_heads": 2}
-    model, processor = build_small_model({"new_embodiment": (modalities, statistics)}, sizes=sizes)
-    save_checkpoint(directory, model, processor)
+    save_checkpoint(directory, *build_small_model({"new_embodiment": (modalities, statistics)}, sizes=sizes))
+
+
+def save_panda_checkpoint(directory: Path) -> None:
+    """Write a checkpoint whose actions are joint positions near the Panda's home."""
+    joints, home = ["arm", "gripper"], np.array(PANDA.robot.home)
+    shown = {
+        "video": ([0], ["head", "wrist"]),
+        "state": ([0], joints),
+        "action": (list(range(HORIZON)), joints),
+        "language": ([0], ["annotation.human.task_description"]),
+    }
+    arm = np.stack((home - 0.3, home + 0.3))
+    limits = {
+        "state": {"arm": arm, "gripper": [[0.0, 0.0], [0.04, 0.04]]},
+        "action": {"arm": arm, "gripper": [[0.0], [0.08]]},
+    }
+    save_small_checkpoint(directory, shown, limits)
 
 
 def write_panda_yaml(path: Path, **changes: Any) -> str:

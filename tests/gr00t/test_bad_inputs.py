@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import mujoco_warp
 import pytest
 
 from arena_wire.messages import WireLimits
@@ -14,16 +15,16 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena_gr00t.config import stated_embodiments
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicy
-from tests.end_to_end.launching import jobs_table, write_jobs
-from tests.gr00t.fakes import write_yaml
+from tests.end_to_end.launching import ROOT, jobs_table, write_jobs
 from tests.gr00t.panda_checkpoint import HORIZON, POLICY, save_panda_checkpoint, write_panda_yaml
 from tests.gr00t.servers import PONG, NetworkPolicy, answering, serving
+from tests.policy.playing import job_of, refused
 
 REMOTE = "isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy.Gr00tRemoteClosedloopPolicy"
 SEEN = {"environment": "reach", "enable_cameras": True, "camera_size": 64}
-ARM = [f"panda_joint{number}" for number in range(1, 8)]
 
 
 def job(name: str, policy_type: str = POLICY, seen: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
@@ -53,28 +54,19 @@ def files_in(directory: Path, *names: str) -> None:
 CAMERAS = {"head": "robot_head_cam_rgb", "wrist": "wrist_cam_rgb"}
 # What the YAML file says instead, what the job says instead, and what the user is told.
 MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "other-video-keys": ({"pov_cam_name_sim": {"front": "wrist_cam_rgb"}}, {}, "no video key 'front'"),
     "other-camera": ({"pov_cam_name_sim": {**CAMERAS, "head": "top_rgb"}}, {}, "no camera 'top_rgb'"),
     "blind": ({}, {"seen": {"enable_cameras": False}}, "shows no pictures"),
-    "other-robot": ({}, {"seen": {"embodiment": "so101"}}, "state group 'arm': there is no joint 'panda_joint1'"),
-    "fewer-joints": ({"policy_joints_config_path": "six_joints.yaml"}, {}, "'arm' has 7 numbers"),
-    "long-horizon": ({"action_horizon": HORIZON + 1}, {}, f"predicts {HORIZON} steps"),
     "no-model": ({"model_path": "empty/lift"}, {}, "yaml: model_path: 'empty/lift'"),
     "no-model-of-the-job": ({}, {"model_path": "empty/lift"}, "model_path: 'empty/lift'"),
-    "no-model-is-named": ({"model_path": ""}, {}, "yaml: model_path: is missing"),
-    "a-file-for-a-model": ({"model_path": "p.yaml"}, {}, "model_path: 'p.yaml' is a file"),
     "no-checkpoint": ({"model_path": "empty"}, {}, "'empty' is not a checkpoint"),
     "no-weights": ({"model_path": "unfinished"}, {}, "'unfinished' has no weights"),
     "pickled-weights": ({"model_path": "pickled"}, {}, "pytorch_model.bin"),
     "no-such-embodiment": ({"embodiment_tag": "GR2"}, {}, "yaml: embodiment_tag: there is no embodiment 'GR2'"),
     "unknown-embodiment": ({"embodiment_tag": "GR1"}, {}, "'checkpoint' knows no embodiment 'gr1'"),
     "chunk-beyond-the-horizon": ({"action_horizon": 3}, {}, "yaml: action_chunk_length"),
-    "no-such-joint-file": ({"policy_joints_config_path": "no.yaml"}, {}, "there is no file 'no.yaml'"),
-    "unknown-key": ({"model_pth": "x"}, {}, "yaml: model_pth"),
     "unknown-device": ({"policy_device": "gpu"}, {}, "yaml: policy_device: 'gpu'"),
     "no-such-device": ({"policy_device": "cuda:77"}, {}, "yaml: policy_device: 'cuda:77'"),
     "no-such-device-in-the-job": ({}, {"policy_device": "cuda:77"}, "policy_device: 'cuda:77'"),
-    "no-such-device-by-its-number": ({}, {"policy_device_id": 77}, "policy_device_id: 'cuda:77'"),
     "no-YAML-file": ({}, {"policy_config_yaml_path": "no.yaml"}, "no.yaml: there is no such file"),
     "no-slot-per-query": ({}, {"rows_per_query": 0}, "rows_per_query: must be at least 1"),
     "no-decay": ({}, {"temporal_ensemble_coeff": -1.0}, "temporal_ensemble_coeff"),
@@ -84,8 +76,6 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 def write_files(directory: Path, changes: dict[str, dict[str, Any]]) -> None:
     """Write a checkpoint and a YAML file for each name."""
     save_panda_checkpoint(directory / "checkpoint")
-    six = {"arm": ARM[:6], "gripper": ["panda_finger_joint1", "panda_finger_joint2"]}
-    write_yaml(directory / "six_joints.yaml", {"state": six, "action": {"arm": ARM, "gripper": ["gripper_width"]}})
     for name, each in {**changes, "p": {}}.items():
         write_panda_yaml(directory / f"{name}.yaml", **each)
 
@@ -121,7 +111,7 @@ class Unasked(Gr00tClosedloopPolicy):
 
 def test_what_nobody_could_compare_beforehand_fails_the_job_before_its_first_step(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    on_the_hub = ({"model_path": "models/lift"}, {}, "there is no model at models/lift")
+    on_the_hub = ({"model_path": "models/lift"}, {}, "at models/lift")
     mistakes = {"blind": MISTAKES["blind"], "maybe-on-the-hub": on_the_hub}
     write_files(tmp_path, {name: changes for name, (changes, _, _) in mistakes.items()})
     policy = f"{__name__}.{Unasked.__qualname__}"
@@ -197,3 +187,79 @@ def test_a_server_with_which_something_is_wrong_fails_its_job_before_the_first_s
     good = {**job("good"), "policy_type": "zero_action", "policy_config_dict": {}}
     assert evaluate(tmp_path, [*jobs, good]) == 1
     check_failed(tmp_path / "out", OF_SERVERS, capfd)
+
+
+# What a checkpoint's files say of it is read without the model package, and without a picture.
+
+
+SIZES = {"state": {"arm": 7, "gripper": 2}, "action": {"arm": 7, "gripper": 1}}
+
+
+def modalities(**keys: list[str]) -> dict[str, Any]:
+    """Inputs and outputs of a checkpoint for the Panda, with other keys of some modalities."""
+    known = {"video": ["head", "wrist"], "state": ["arm", "gripper"], "action": ["arm", "gripper"], **keys}
+    steps = {"action": list(range(HORIZON))}
+    return {
+        name: {"delta_indices": steps.get(name, [0]), "modality_keys": found}
+        for name, found in {**known, "language": ["annotation.human.task_description"]}.items()
+    }
+
+
+def as_nvidia_writes_it(says: dict[str, Any]) -> dict[str, Any]:
+    extended = {name: {**each, "sin_cos_embedding_keys": None} for name, each in says.items()}
+    kwargs = {"modality_configs": {"gr1": modalities(), "new_embodiment": extended}, "max_state_dim": 29}
+    return {"processor_class": "Gr00tN1d6Processor", "processor_kwargs": kwargs}
+
+
+def checkpoint(directory: Path, processor: Any) -> None:
+    """Write the files of a checkpoint that say what it is, and weights without a tensor."""
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+    (directory / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
+    (directory / "processor_config.json").write_text(processor if isinstance(processor, str) else json.dumps(processor))
+
+
+def resolved(yaml: str, **where: Any) -> Any:
+    options = {"policy_config_yaml_path": yaml, "policy_device": "cpu"}
+    job = job_of(POLICY, options, environment_args={"camera_size": 64}, enable_cameras=True)
+    return resolve_jobs([job], **where)
+
+
+@pytest.fixture
+def unrendered(monkeypatch):
+    def rendered(*_: object) -> None:
+        raise AssertionError("cameras take seconds to make ready, and nothing here needs a picture")
+
+    monkeypatch.setattr(mujoco_warp, "create_render_context", rendered)
+
+
+def test_a_checkpoint_of_nvidias_is_let_in_if_it_fits_and_else_told_with_the_key_of_the_yaml_file(tmp_path, unrendered):
+    checkpoint(tmp_path / "checkpoint", as_nvidia_writes_it(modalities()))
+    assert resolved(write_panda_yaml(tmp_path / "p.yaml"))
+    for changes, words in (
+        ({"embodiment_tag": "OXE_DROID"}, "embodiment_tag"),
+        ({"action_horizon": 16}, "action_horizon"),
+    ):
+        path = write_panda_yaml(tmp_path / "p.yaml", **changes)
+        with refused("policy_config_dict.policy_config_yaml_path") as problems:
+            resolved(path, file="jobs.json")
+        assert (problems[0].file, problems[0].job) == ("jobs.json", "a")
+        assert problems[0].message.startswith(f"{path}: {words}")
+
+
+@pytest.mark.parametrize(
+    "processor",
+    ["", "[]", "{", "{}", '{"embodiments": 3}', '{"embodiments": {"new_embodiment": {}}}', '{"processor_kwargs": []}'],
+)
+def test_what_is_written_in_no_known_way_is_left_to_the_model_package(tmp_path, unrendered, processor):
+    checkpoint(tmp_path / "checkpoint", processor)
+    assert stated_embodiments(str(tmp_path / "checkpoint")) == {}
+    assert resolved(write_panda_yaml(tmp_path / "p.yaml"))
+
+
+@pytest.mark.parametrize("model", ["panda_tabletop", "panda_pick_by_colour"])
+def test_the_shipped_models_say_what_they_are(model):
+    panda, sizes = stated_embodiments(str(ROOT / "models" / model))["new_embodiment"]
+    keys = {name: list(each.modality_keys) for name, each in panda.items()}
+    assert keys == {name: each["modality_keys"] for name, each in modalities().items()}
+    assert sizes == SIZES

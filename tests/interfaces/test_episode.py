@@ -50,20 +50,11 @@ def test_a_seed_of_the_conditions_decides_everything_but_the_policys_noise():
     assert PLACED.episode_seed != PLAIN.episode_seed
 
 
-def test_one_variation_does_not_shift_another():
-    generators = [PLAIN.variation_generator(name) for name in ("cube.mass", "cube.friction", "table.height")]
-    assert len({first(generator) for generator in generators}) == 3
-
-
 def test_the_name_of_a_job_decides_nothing():
     """Two jobs of one environment and seed meet the same conditions, so that they can be compared in pairs."""
     other = Episode(job="another", episode_index=7, seed=42)
     assert first(other.conditions_generator()) == first(PLAIN.conditions_generator())
     assert (other.episode_seed, other.noise_seed) == (PLAIN.episode_seed, PLAIN.noise_seed)
-
-
-def test_a_file_has_lists_where_environments_have_tuples():
-    assert conditions_from_json({"a": [1.0, 2.0], "b": "red", "c": 3}) == {"a": (1.0, 2.0), "b": "red", "c": 3}
 
 
 @pytest.mark.parametrize(
@@ -91,23 +82,10 @@ def test_what_remains_is_what_is_planned_and_not_finished(finished, remaining):
     assert remaining_episodes(10, finished) == remaining
 
 
-def test_all_but_a_few_remain_when_those_are_finished():
-    assert remaining_episodes(8, as_ranges([0, 3, 4])) == ((1, 3), (5, 8))
-    assert of_ranges(remaining_episodes(10, as_ranges([7, 2]))) == frozenset(range(10)) - {2, 7}
-
-
-def test_parts_are_cut_across_gaps():
+def test_parts_are_cut_across_gaps_and_must_add_up():
     assert cut(((0, 3), (5, 7)), [2, 2, 0, 1]) == [((0, 2),), ((2, 3), (5, 6)), (), ((6, 7),)]
-
-
-def test_parts_must_add_up():
-    with pytest.raises(ValueError, match="parts of 3 episodes cannot be cut from 4"):
+    with pytest.raises(ValueError, match=r"3 episodes .* 4"):
         cut(((0, 4),), [1, 2])
-
-
-def test_a_stream_is_numpys_seed_sequence_with_use_and_episode_as_spawn_key():
-    expected = np.random.SeedSequence(entropy=42, spawn_key=(int(Stream.POLICY), 7)).generate_state(4)
-    assert (episode_seed_sequence(42, Stream.POLICY, 7).generate_state(4) == expected).all()
 
 
 def test_known_values_never_change():
@@ -116,6 +94,8 @@ def test_known_values_never_change():
     assert state == [1174127800, 3865592830, 3021419081, 1840909734]
     assert episode_seed_sequence(42, Stream.POLICY, 0).generate_state(4).tolist() == state
     assert [int(stream) for stream in Stream] == [0, 1, 2, 3, 4]
+    generator = episode_generator(42, Stream.VARIATION, 7)
+    assert generator.random(2).tolist() == [0.9339028322399532, 0.9143114692613291]
 
 
 def test_an_episode_seed_is_63_bits_of_the_first_two_words_the_first_above():
@@ -126,11 +106,6 @@ def test_an_episode_seed_is_63_bits_of_the_first_two_words_the_first_above():
     assert MAX_SEED == 9223372036854775807
 
 
-def test_a_stream_draws_known_numbers_in_double_precision():
-    generator = episode_generator(42, Stream.VARIATION, 7)
-    assert generator.random(2).tolist() == [0.9339028322399532, 0.9143114692613291]
-
-
 def test_a_part_of_a_stream_is_known_by_the_checksum_of_its_name():
     """The third part of the key is the CRC-32 of the name, 1796889847."""
     words = episode_seed_sequence(42, Stream.VARIATION, 7, "light").generate_state(2).tolist()
@@ -138,37 +113,14 @@ def test_a_part_of_a_stream_is_known_by_the_checksum_of_its_name():
     assert episode_seed_sequence(42, Stream.VARIATION, 7, "").spawn_key == (3, 7, 0)
 
 
-def test_streams_differ_by_seed_use_and_episode():
-    draws = {
-        episode_generator(seed, stream, episode).integers(2**62)
-        for seed in (0, 1)
-        for stream in Stream
-        for episode in range(50)
-    }
-    assert len(draws) == 2 * len(Stream) * 50
-
-
-def test_every_bit_of_a_seed_counts():
-    draws = {episode_generator(seed, Stream.CONDITIONS, 0).integers(2**62) for seed in (1, 1 + 2**32, 1 + 2**62)}
-    assert len(draws) == 3
-
-
-def test_a_stream_starts_over_each_time_it_is_asked_for():
-    first = episode_generator(3, Stream.CONDITIONS, 5).random(3)
-    again = episode_generator(3, Stream.CONDITIONS, 5).random(3)
-    assert (first == again).all()
-
-
-def test_a_hundred_thousand_episode_seeds_do_not_collide():
-    seeds = {episode_seed(0, Stream.CONDITIONS, episode) for episode in range(100_000)}
-    assert len(seeds) == 100_000
-    assert all(0 <= seed <= MAX_SEED for seed in seeds)
+def test_a_file_has_lists_where_environments_have_tuples():
+    assert conditions_from_json({"a": [1.0, 2.0], "b": "red", "c": 3}) == {"a": (1.0, 2.0), "b": "red", "c": 3}
 
 
 EDGES = (0, 1, 2**32 - 1, 2**32, 2**62 + 5, MAX_SEED)
 
 
-@pytest.mark.parametrize("part", [None, "", "cube.mass", "light"])
+@pytest.mark.parametrize("part", [None, "", "cube.mass"])
 @pytest.mark.parametrize("stream", Stream)
 def test_streams_that_are_seeded_together_are_those_that_numpy_seeds_one_by_one(stream, part):
     for seed in (*EDGES, 2**127 + 3, 2**130 + 1):
@@ -178,10 +130,10 @@ def test_streams_that_are_seeded_together_are_those_that_numpy_seeds_one_by_one(
             assert together.bit_generator.state == alone.bit_generator.state, (seed, index)
 
 
-def test_an_episode_has_a_number_from_0_to_63_bits():
-    for index in (-1, 2**63):
-        with pytest.raises(ValueError, match="index must be 0 to"):
-            episode_generator(0, Stream.POLICY, index)
+@pytest.mark.parametrize("index", [-1, 2**63])
+def test_an_episode_has_a_number_from_0_to_63_bits(index):
+    with pytest.raises(ValueError, match="index"):
+        episode_generator(0, Stream.POLICY, index)
 
 
 def test_a_generator_can_be_copied_and_spawn_others_as_numpys_can():

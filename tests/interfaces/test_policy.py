@@ -9,28 +9,21 @@ import torch
 from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
 from isaaclab_arena.interfaces.connections import Connections, entries, set_entries
 from isaaclab_arena.interfaces.episode import Metric
-from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg, PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.policy_traits import refuse_misread, seen_by
 from isaaclab_arena.interfaces.specs import Pictures, in_colours, picture_layout
-from isaaclab_arena.policy import policy_base
 from tests.fakes import ShrugPolicy
 from tests.gr00t.fakes import LimbEnvironment
 from tests.layouts import COLOURS, LAYOUTS, UNCLEAR
 
 
-def test_the_import_path_of_arenas_classes_gives_the_same_base():
-    assert (policy_base.PolicyBase, policy_base.PolicyCfg) == (PolicyBase, PolicyCfg)
-
-
-@pytest.mark.parametrize("name", ["reproducible", "batch_invariant", "serves_any_num_envs", "uses_own_device"])
-def test_a_trait_that_is_set_in_the_class_itself_is_refused_with_the_way_to_say_it(name):
-    with pytest.raises(ConfigError, match=rf"Old.{name} has no effect; set traits = PolicyTraits\({name}="):
-        type("Old", (ShrugPolicy,), {name: True})
-
-
-def test_a_base_without_promises_hides_none_of_those_of_a_base_beside_it():
+def test_a_class_keeps_promises_of_its_bases_that_it_does_not_make_itself():
+    asks = type("Asks", (ShrugPolicy,), {"traits": PolicyTraits(remote=True)})
+    quiet = type("Quiet", (asks,), {"traits": PolicyTraits(reproducible=True, pictures="none")})
+    assert quiet.traits == PolicyTraits(reproducible=True, pictures="none", remote=True)
+    assert not ShrugPolicy.traits.remote
     helper = type("Helper", (PolicyBase,), {"reset": ShrugPolicy.reset})
-    promise = type("Promise", (PolicyBase,), {"traits": PolicyTraits(reproducible=True, pictures="none")})
+    promise = type("Promise", (PolicyBase,), {"traits": PolicyTraits(reproducible=True)})
     assert type("Both", (helper, promise), {"get_action": ShrugPolicy.get_action}).traits.reproducible
 
 
@@ -45,14 +38,15 @@ def test_promises_that_are_changed_see_the_pictures_that_the_change_names(none):
     assert replace(PolicyTraits(), sees_pictures=False) == none
 
 
-def test_a_class_without_options_is_built_from_any_arguments():
-    plain = type("Plain", (PolicyBase,), {"get_action": ShrugPolicy.get_action})
-    assert all(isinstance(plain.from_args(arguments), plain) for arguments in (None, {}))
+@pytest.mark.parametrize("name", ["reproducible", "batch_invariant", "serves_any_num_envs", "uses_own_device"])
+def test_a_trait_that_is_set_in_the_class_itself_is_refused_with_the_way_to_say_it(name):
+    with pytest.raises(ConfigError, match=rf"Old.{name} .* PolicyTraits\({name}="):
+        type("Old", (ShrugPolicy,), {name: True})
 
 
 def test_a_class_may_call_something_of_its_own_metrics_but_declares_none_by_it():
     type("Own", (ShrugPolicy,), {"metrics": lambda _: {"loss": 0.0}})
-    with pytest.raises(ConfigError, match=r"Old\.metrics has no effect"):
+    with pytest.raises(ConfigError, match=r"Old\.metrics"):
         type("Old", (ShrugPolicy,), {"metrics": (Metric(name="loss"),)})
 
 
@@ -63,17 +57,6 @@ def test_a_class_takes_an_offer_of_its_base_back_by_none():
     assert able.offers >= names
     assert not names & type("Below", (unable,), {}).offers
     assert unable().with_own_memory() is None
-
-
-def test_a_class_that_derives_from_one_that_asks_a_server_asks_one_too_with_promises_of_its_own():
-    class Asks(ShrugPolicy):
-        traits = PolicyTraits(remote=True)
-
-    class Quiet(Asks):
-        traits = PolicyTraits(reproducible=True, pictures="none")
-
-    assert Quiet.traits == PolicyTraits(reproducible=True, pictures="none", remote=True)
-    assert not ShrugPolicy.traits.remote
 
 
 # Pictures of some env slots, read as those of all are, and pictures in any layout, in colours.
@@ -87,32 +70,27 @@ def of_slots_1_and_3() -> Pictures:
 
 
 @pytest.mark.parametrize(
-    "index",
-    [1, np.int64(3), [3, 1, 3], torch.tensor([1, 3]), torch.tensor([False, True, False, True]), np.array([3]), []],
+    "index", [1, np.int64(3), [3, 1, 3], torch.tensor([False, True, False, True]), np.array([3]), []]
 )
-def test_they_are_read_by_env_slot_as_those_of_all_env_slots_are(index):
-    assert torch.equal(of_slots_1_and_3()[index], ALL[index])
+def test_they_are_read_by_env_slot_as_those_of_all_env_slots_are_and_belong_to_the_reader(index):
+    pictures = of_slots_1_and_3()
+    assert torch.equal(pictures[index], ALL[index])
+    pictures[index].zero_()
+    assert torch.equal(pictures[index], ALL[index])
 
 
 @pytest.mark.parametrize("index", [0, [1, 0, 2], torch.tensor([0, 1])])
 def test_a_look_that_was_not_announced_is_refused_by_name(index):
-    with pytest.raises(UnannouncedPictureError, match=r"Looker looks at 'eye' of env slots 0\b.*how_to/cameras.md"):
+    with pytest.raises(UnannouncedPictureError, match=r"Looker looks at 'eye' of env slots 0\b"):
         of_slots_1_and_3()[index]
 
 
 def test_who_takes_them_for_the_tensor_of_all_env_slots_is_told_so():
     with pytest.raises(AttributeError) as caught:
         of_slots_1_and_3().float()  # pyright: ignore[reportAttributeAccessIssue]  the mistake that is tested
-    with pytest.raises(UnannouncedPictureError, match="Looker looks at 'eye' as a tensor of all env slots"):
+    with pytest.raises(UnannouncedPictureError, match="Looker looks at 'eye'"):
         refuse_misread(caught.value)
     refuse_misread(AttributeError("another one"))
-
-
-def test_what_is_read_belongs_to_the_reader():
-    pictures = of_slots_1_and_3()
-    pictures[1].zero_()
-    pictures[[3]].zero_()
-    assert torch.equal(pictures[[1, 3]], ALL[[1, 3]])
 
 
 @pytest.mark.parametrize("cameras", [{"eye": of_slots_1_and_3()}, {"eye": ALL}])
@@ -120,7 +98,7 @@ def test_a_reader_sees_what_it_announced_of_what_was_drawn(cameras):
     seen = seen_by("Other", cameras, np.array([False, True, False, False]))["eye"]
     assert seen.env_ids == (1,)
     assert torch.equal(seen.frames, ALL[[1]])
-    with pytest.raises(UnannouncedPictureError, match="Other looks at 'eye' of env slots 3 "):
+    with pytest.raises(UnannouncedPictureError, match=r"Other .* slots 3 "):
         seen[3]
 
 
@@ -128,29 +106,23 @@ def test_a_reader_sees_what_it_announced_of_what_was_drawn(cameras):
 def test_pictures_have_their_colours_in_whichever_layout_an_environment_shows_them(shown, colours):
     assert picture_layout(shown.shape, shown.dtype).shape == colours.shape
     batch = np.stack([shown, 255 - shown])
-    found = in_colours(batch)
-    assert found.flags.c_contiguous
-    assert found.tolist() == np.stack([colours, 255 - colours]).tolist()
-    tensors = in_colours(torch.from_numpy(batch))
-    assert tensors.is_contiguous()
-    assert tensors.tolist() == found.tolist()
+    found, tensors = in_colours(batch), in_colours(torch.from_numpy(batch))
+    assert (found.flags.c_contiguous, tensors.is_contiguous()) == (True, True)
+    assert found.tolist() == tensors.tolist() == np.stack([colours, 255 - colours]).tolist()
+    assert in_colours(ALL) is ALL, "what lies as all want it is not copied"
 
 
-def test_pictures_that_lie_as_all_readers_want_them_are_not_copied():
-    assert in_colours(ALL) is ALL
-
-
-@pytest.mark.parametrize(("shape", "reason"), UNCLEAR.items())
-def test_a_layout_that_is_not_certain_is_refused_with_what_would_be(shape, reason):
-    with pytest.raises(ValueError, match=f"{reason}; give it as") as refusal:
-        picture_layout(shape, torch.uint8)
+@pytest.mark.parametrize(
+    ("shape", "dtype", "reason"),
+    [
+        *((shape, torch.uint8, reason) for shape, reason in UNCLEAR.items()),
+        *((COLOURS.shape, dtype, "32 of shape") for dtype in (torch.float32, np.dtype(np.float32), np.dtype(np.int32))),
+    ],
+)
+def test_a_layout_that_is_not_certain_and_what_is_not_in_bytes_is_refused(shape, dtype, reason):
+    with pytest.raises(ValueError, match=reason) as refusal:
+        picture_layout(shape, dtype)
     assert str(shape) in str(refusal.value)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, np.dtype(np.float32), np.dtype(np.int32)])
-def test_what_is_not_in_bytes_is_no_picture_in_colours(dtype):
-    with pytest.raises(ValueError, match=r"is not a colour picture: .*32 of shape \(6, 8, 3\)"):
-        picture_layout(COLOURS.shape, dtype)
 
 
 @pytest.mark.parametrize(
@@ -168,14 +140,11 @@ def test_entries_are_told_as_they_would_be_written(places, told):
     assert entries(places, {"arm": 3, "none": 0, "hand": 2}, "abcde") == told
 
 
-def test_columns_of_a_policys_action_are_told_with_what_they_set():
+def test_connections_are_one_line_with_what_columns_of_an_action_set():
     environment = LimbEnvironment(1)
     (size,) = environment.action_spec.shape
     assert list(set_entries(environment)) == ["action"]
     assert list(set_entries(environment, [6, *range(size - 1)])) == [f"action[6, 0:{size - 1}]"]
-
-
-def test_connections_are_one_line():
     connections = Connections(pictures={"front": "front_cam"}, states={"state": "arm + hand"}, actions={"a": "action"})
     assert str(connections) == "front <- front_cam; state <- arm + hand; a -> action"
 
@@ -183,14 +152,10 @@ def test_connections_are_one_line():
 @pytest.mark.parametrize(
     ("pictures", "cameras", "doubt"),
     [
-        ({"ego_view": "wrist_cam_rgb", "wrist_view": "ego_cam_rgb"}, (), "their names suggest the opposite"),
-        (
-            {"left": "cam_right", "right": "cam_left", "top": "cam_top"},
-            (),
-            "'left' from camera 'cam_right' and",
-        ),
-        ({"image2": "front", "wrist": "cam2"}, (), "suggest the opposite"),
-        ({"wristImage": "front_cam"}, ("wrist_cam",), "its name suggests camera 'wrist_cam'"),
+        ({"ego_view": "wrist_cam_rgb", "wrist_view": "ego_cam_rgb"}, (), "opposite"),
+        ({"left": "cam_right", "right": "cam_left", "top": "cam_top"}, (), "'left' from camera 'cam_right'"),
+        ({"image2": "front", "wrist": "cam2"}, (), "opposite"),
+        ({"wristImage": "front_cam"}, ("wrist_cam",), "camera 'wrist_cam'"),
         ({"ego_view": "ego_cam_rgb", "wrist_view": "wrist_cam_rgb"}, (), None),
         ({"exterior_image_1_left": "external_camera_rgb", "wrist_image_left": "wrist_camera_rgb"}, (), None),
         ({"image": "front_cam", "image_2": "wrist_cam"}, ("top_cam",), None),
@@ -207,4 +172,4 @@ def test_another_rate_than_the_sources_is_doubted():
     rate = 1 / environment.control_dt
     assert Connections(source="demos", control_hz=rate * 1.0001).doubts(environment) == []
     (doubt,) = Connections(source="demos", control_hz=2 * rate).doubts(environment)
-    assert doubt.startswith(f"demos has {2 * rate:g} control steps per second, the environment {rate:g}")
+    assert all(part in doubt for part in ("demos", f"{2 * rate:g}", f"{rate:g}"))

@@ -17,13 +17,7 @@ GAUSSIAN = {"class_name": "GaussianDistribution", "init_std": 0.7}
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What is left of a training.
-
-    Attributes:
-        directory: Holds ``model_1.pt`` and ``params/agent.yaml``, as mjlab leaves them.
-        runner: rsl_rl's runner.
-        num_observations: Numbers that the policy is shown.
-    """
+    """What is left of a training."""
 
     directory: Path
     runner: Any
@@ -60,12 +54,7 @@ def exported_torchscript(training: Training) -> Path:
 
 
 def exported_onnx(training: Training, *, any_batch_size: bool = False) -> Path:
-    """Export as mjlab does, which takes a fraction of the time of rsl_rl's own way, and return the file.
-
-    Args:
-        training: What is exported.
-        any_batch_size: Whether the file takes batches of any size, and not of one entry only.
-    """
+    """Export as mjlab does, which takes a fraction of the time of rsl_rl's own way, and return the file."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     model = training.runner.alg.get_policy().as_onnx(verbose=False).to("cpu").eval()
@@ -94,16 +83,7 @@ def trained(
     iterations: int | None = None,
     **actor: Any,
 ) -> Training:
-    """Train for two updates on noise, and save.
-
-    Args:
-        directory: Where to save.
-        num_observations: Numbers that the policy is shown.
-        num_actions: Actions that it gives.
-        agent: Further keys of the configuration.
-        iterations: How long to train and let rsl_rl itself save as it goes, instead of two updates.
-        actor: Keys of the actor's configuration, over those of a small perceptron with a Gaussian.
-    """
+    """Train for two updates on noise, and save."""
     pytest.importorskip("rsl_rl")
     from rsl_rl.runners import OnPolicyRunner  # noqa: PLC0415
 

@@ -21,6 +21,15 @@ def constant(env: Any, value: float) -> torch.Tensor:
     return torch.full(env.action_space.shape, value, device=torch.device(env.unwrapped.device))
 
 
+class Pushes:
+    """The half of most of them that is no matter of style."""
+
+    config: Any
+
+    def get_action(self, env, observation):
+        return constant(env, self.config.push)
+
+
 @dataclass
 class NudgeCfg(PolicyCfg):
     """Plain, as Arena's own are: what is below it need not be frozen."""
@@ -44,17 +53,6 @@ class NudgePolicy(PolicyBase[NudgeCfg]):
         return constant(env, self.config.push)
 
 
-@dataclass
-class SecondGpuCfg(PolicyCfg):
-    device: str = "cuda:1"
-
-
-class SecondGpuPolicy(NudgePolicy):
-    """Names a GPU by default."""
-
-    config_class = SecondGpuCfg
-
-
 @dataclass(frozen=True)
 class StillCfg(PolicyCfg):
     """Frozen, as this project's own are."""
@@ -63,26 +61,17 @@ class StillCfg(PolicyCfg):
 
 
 @register_policy
-class GenericPolicy(PolicyBase[StillCfg]):
+class GenericPolicy(Pushes, PolicyBase[StillCfg]):
     """Says what its options are as a parameter of its base only."""
 
     name = "outsider_generic"
 
-    def __init__(self, config: StillCfg) -> None:
-        super().__init__(config)
-
-    def get_action(self, env, observation):
-        return constant(env, self.config.push)
-
 
 @register_policy(cfg_type=NudgeCfg)
-class RegisteredWithCfgPolicy(PolicyBase):
+class RegisteredWithCfgPolicy(Pushes, PolicyBase):
     """Says what its options are where it is registered."""
 
     name = "outsider_registered_with_cfg"
-
-    def get_action(self, env, observation):
-        return constant(env, self.config.push)
 
 
 @dataclass
@@ -122,11 +111,8 @@ class SweepPolicy(PolicyBase):
         return SweepPolicy(SweepArgs.from_cli_args(args))
 
 
-class StretchPolicy(PolicyBase[NudgeCfg]):
+class StretchPolicy(Pushes, PolicyBase[NudgeCfg]):
     """Has an argument for the command line beside those of its options."""
-
-    def get_action(self, env, observation):
-        return constant(env, self.config.push)
 
     @staticmethod
     def add_args_to_parser(parser):
@@ -211,47 +197,34 @@ class Kit:
         self.push = push * sign
 
 
-class KitPolicy(PolicyBase):
+class KitPolicy(Pushes, PolicyBase):
     """Takes them by keyword."""
 
     config_class = Kit
 
-    def __init__(self, config):
-        super().__init__(config)
 
-    def get_action(self, env, observation):
-        return constant(env, self.config.push)
-
-
-class PathPolicy(PolicyBase):
+class PathPolicy(Pushes, PolicyBase):
     """Takes a path that no option gives."""
 
     def __init__(self, checkpoint: Path):
         super().__init__()
 
-    def get_action(self, env, observation):
-        return constant(env, 0.0)
 
-
-class AnnotatedPolicy(PolicyBase):
+class AnnotatedPolicy(Pushes, PolicyBase):
     """Says what its options are in its constructor only."""
 
     def __init__(self, config: NudgeCfg):
         super().__init__(config)
-
-    def get_action(self, env, observation):
-        return constant(env, self.config.push)
 
 
 class BarePolicy(PolicyBase):
     """The oldest form, which calls no constructor of its base."""
 
     def __init__(self):
-        self.steps = 0
+        self.push = 0.0
 
     def get_action(self, env, observation):
-        self.steps += 1
-        return torch.zeros(env.action_space.shape)
+        return constant(env, self.push)
 
 
 class RecordedPolicy(PolicyBase):
@@ -264,7 +237,7 @@ class RecordedPolicy(PolicyBase):
         return 7
 
     def get_action(self, env, observation):
-        return torch.zeros(env.action_space.shape)
+        return constant(env, 0.0)
 
 
 class ChunkedPolicy(PolicyBase):
@@ -279,13 +252,9 @@ class ChunkedPolicy(PolicyBase):
 
     def get_action(self, env, observation):
         if self.chunks is None:
+            sizes = {"action_chunk_length": 4, "action_horizon": 8, "action_dim": env.action_space.shape[1]}
             self.chunks = ActionChunkingState(
-                num_envs=env.num_envs,
-                action_chunk_length=4,
-                action_horizon=8,
-                action_dim=env.action_space.shape[1],
-                device=env.unwrapped.device,
-                dtype=torch.float,
+                num_envs=env.num_envs, device=env.unwrapped.device, dtype=torch.float, **sizes
             )
         return self.chunks.get_action(lambda: self.chunk(env))
 
@@ -309,14 +278,11 @@ class AttributePolicy(PolicyBase):
         return constant(env, self.push)
 
 
-class InconstructiblePolicy(PolicyBase):
+class InconstructiblePolicy(Pushes, PolicyBase):
     """Needs what nothing declares."""
 
     def __init__(self, model: Any, rate: float):
         super().__init__()
-
-    def get_action(self, env, observation):
-        return torch.zeros(env.action_space.shape)
 
 
 class ForgetfulPolicy(ParserPolicy):

@@ -10,16 +10,7 @@ _PIECE_BYTES = 1 << 16
 
 
 class Cable:
-    """Relays the connections to one port to another port of this machine.
-
-    Args:
-        to_port: Where the server listens.
-        port: Where clients dial, 0 for a free port.
-
-    Attributes:
-        port: Where clients dial.
-        num_dialled: How many connections there were.
-    """
+    """Relays the connections to ``port`` (0 for a free one), where clients dial, to another port of this machine."""
 
     def __init__(self, to_port: int, port: int = 0) -> None:
         self.num_dialled = 0

@@ -26,17 +26,10 @@ class Modality:
 
 @dataclass(frozen=True)
 class Release:
-    """How a release writes arrays and modalities, and which it reads.
+    """How a release writes arrays and modalities, and which it reads."""
 
-    Attributes:
-        writes_maps: Whether arrays are written as msgpack_numpy does.
-        reads_npy: Whether it reads what ``np.save`` wrote.
-        modality_name: What a modality is called.
-        known_names: What it knows as one.
-    """
-
-    writes_maps: bool
-    reads_npy: bool
+    writes_maps: bool  # as msgpack_numpy does
+    reads_npy: bool  # what `np.save` wrote
     modality_name: str
     known_names: tuple[str, ...]
 
@@ -51,13 +44,8 @@ class Release:
             return {self.modality_name: True, "as_json": asdict(value)}
         assert isinstance(value, np.ndarray), type(value)
         if self.writes_maps:
-            return {
-                b"nd": True,
-                b"type": value.dtype.str,
-                b"kind": b"",
-                b"shape": value.shape,
-                b"data": value.tobytes(),
-            }
+            about = {b"nd": True, b"type": value.dtype.str, b"kind": b"", b"shape": value.shape}
+            return {**about, b"data": value.tobytes()}
         stream = io.BytesIO()
         np.save(stream, value, allow_pickle=False)
         return {"__ndarray_class__": True, "as_npy": stream.getvalue()}

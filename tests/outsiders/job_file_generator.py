@@ -36,28 +36,11 @@ REFERENCES = (
     "${oc.deprecated:seed}", "${no:such}", "\\${seed}", "$${seed}", "{seed}", "{variables.a}", "${a b}",
     "${'a'}", "${.arena_env_args.environment}", "${.name}",
 )  # fmt: skip
-DECORATIONS = (
-    "&a ",
-    "*a",
-    "!!str ",
-    "!!int ",
-    "!!float ",
-    "!!null ",
-    "!!binary ",
-    "!!set ",
-    "!local ",
-    "!!python/none ",
-    "? ",
-    "- ",
-)
+DECORATIONS = ("&a ", "*a", "!!str ", "!!int ", "!!float ", "!!binary ", "!!set ", "!local ", "!!python/none ", "? ")
 
 
 class JobFileGenerator:
-    """Draws job files from a seed.
-
-    Args:
-        seed: Decides everything.
-    """
+    """Draws job files from a seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -85,9 +68,7 @@ class JobFileGenerator:
         job: dict[str, Any] = {
             "name": f"job{number}",
             "arena_env_args": {"environment": self._random.choice(("reach", "lift_object", "cartpole")), "num_envs": 2},
-            "policy_type": self._random.choice(
-                ("zero_action", "zero_action", "random_action", "random_action", "replay")
-            ),
+            "policy_type": self._random.choice(["zero_action"] * 2 + ["random_action"] * 2 + ["replay"]),
             "num_episodes": 3,
         }
         if self._random.random() < 0.3:
@@ -145,33 +126,20 @@ class JobFileGenerator:
         return self._bombs() + text if self._random.random() < 0.2 else text
 
     def _bombs(self) -> str:
-        """Return aliases, or merged mappings, or references, that double at every level."""
-        levels = self._random.choice((2, 5, 12, 25, 60))
-        if self._random.random() < 0.4:
-            lines = [f"x{n}: &x{n} [*x{n - 1}, *x{n - 1}]" for n in range(1, levels)]
-            return "\n".join(["x0: &x0 [1, 2]", *lines, ""])
-        if self._random.random() < 0.6:
-            lines = [f"x{n}: &x{n} {{<<: [*x{n - 1}, *x{n - 1}], k{n}: 1}}" for n in range(1, levels)]
-            return "\n".join(["x0: &x0 {name: a}", *lines, ""])
-        lines = [f"  x{n}: '${{variables.x{n - 1}}}${{variables.x{n - 1}}}'" for n in range(1, levels)]
-        return "\n".join(["variables:", "  x0: x", *lines, f"  a: '${{variables.x{levels - 1}}}'", ""])
+        """Return aliases, or merged mappings, that double at every level."""
+        levels = range(1, self._random.choice((2, 5, 12, 25, 60)))
+        if self._random.random() < 0.5:
+            return "\n".join(["x0: &x0 [1, 2]", *(f"x{n}: &x{n} [*x{n - 1}, *x{n - 1}]" for n in levels), ""])
+        merged = (f"x{n}: &x{n} {{<<: [*x{n - 1}, *x{n - 1}], k{n}: 1}}" for n in levels)
+        return "\n".join(["x0: &x0 {name: a}", *merged, ""])
 
     def _mangled(self, text: str) -> str:
-        """Return a text with some of its characters lost, doubled, swapped or decorated."""
+        """Return a text with some of its characters lost, doubled or in the place of others."""
         for _ in range(self._random.randrange(1, 4)):
             place = self._random.randrange(len(text) + 1)
             end = min(len(text), place + self._random.randrange(1, 30))
-            how = self._random.randrange(5)
-            if how == 0:
-                text = text[:place] + text[end:]
-            elif how == 1:
-                text = text[:end] + text[place:end] + text[end:]
-            elif how == 2:
-                text = text[:place] + self._random.choice(DECORATIONS) + text[place:]
-            elif how == 3:
-                text = text[:place] + str(self._scalar()) + text[place:]
-            else:
-                text = text.replace(": ", self._random.choice((": !!str ", ": &a ", ": *a ", ":\t", ": ? ")), 1)
+            drawn = self._random.choice(("", text[place:end] * 2, *DECORATIONS, str(self._scalar())))
+            text = text[:place] + drawn + text[end:]
         return text
 
     def _encoded(self, text: str) -> bytes:

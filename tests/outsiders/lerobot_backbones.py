@@ -54,24 +54,23 @@ def make_smolvlm(directory: str) -> None:
 
 def florence() -> dict[str, Any]:
     """Return the configuration of the backbone of X-VLA."""
+    twos, ones = [2] * 4, [1] * 4
     vision = {
         "dim_embed": [16, 32, 32, 32],
-        "num_heads": [2, 2, 2, 2],
-        "num_groups": [2, 2, 2, 2],
-        "depths": [1, 1, 1, 1],
+        "num_heads": twos,
+        "num_groups": twos,
+        "depths": ones,
         "window_size": 4,
         "projection_dim": 32,
         "image_feature_source": ["spatial_avg_pool", "temporal_avg_pool"],
     }
+    halves = ("encoder", "decoder")
     text = {
         "vocab_size": len(NO_LETTERS) + len(LETTERS),
         "d_model": 32,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_ffn_dim": 64,
-        "decoder_ffn_dim": 64,
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
+        **{f"{half}_layers": 1 for half in halves},
+        **{f"{half}_ffn_dim": 64 for half in halves},
+        **{f"{half}_attention_heads": 2 for half in halves},
         "pad_token_id": 0,
         "bos_token_id": 1,
     }

@@ -21,9 +21,12 @@ from lerobot.policies.factory import (  # pyright: ignore[reportMissingImports]
 
 STATE, ACTION = "observation.state", "action"
 SIZES = {STATE: 9, ACTION: 8}
+PLANNED = {"chunk_size": 8, "n_action_steps": 6}
+UNTRAINED = {"pretrained_backbone_weights": None}
+SIZES_OF_GPT = {"n_layer": 2, "n_head": 4, **dict.fromkeys(("input_dim", "output_dim", "hidden_dim"), 64)}
 SETTINGS = {
     "act": {
-        "pretrained_backbone_weights": None,
+        **UNTRAINED,
         "dim_model": 64,
         "n_heads": 4,
         "dim_feedforward": 128,
@@ -33,21 +36,8 @@ SETTINGS = {
         "chunk_size": 10,
         "n_action_steps": 6,
     },
-    "diffusion": {
-        "pretrained_backbone_weights": None,
-        "down_dims": (32, 64, 128),
-        "crop_shape": (56, 56),
-        "num_inference_steps": 4,
-    },
-    "vqbet": {
-        "pretrained_backbone_weights": None,
-        "crop_shape": (56, 56),
-        "gpt_n_layer": 2,
-        "gpt_n_head": 4,
-        "gpt_input_dim": 64,
-        "gpt_output_dim": 64,
-        "gpt_hidden_dim": 64,
-    },
+    "diffusion": {**UNTRAINED, "down_dims": (32, 64, 128), "crop_shape": (56, 56), "num_inference_steps": 4},
+    "vqbet": {**UNTRAINED, "crop_shape": (56, 56), **{f"gpt_{name}": size for name, size in SIZES_OF_GPT.items()}},
     "tdmpc": {"use_mpc": False},
     "sac": {"use_torch_compile": False},
     "recurrent": {},
@@ -57,16 +47,14 @@ SETTINGS["tdmpc_planning"] = {
     "use_mpc": True, "n_gaussian_samples": 64, "n_pi_samples": 8, "n_elites": 8, "cem_iterations": 3
 }  # fmt: skip
 SETTINGS["smolvla"] = {
-    "chunk_size": 8,
-    "n_action_steps": 6,
+    **PLANNED,
     "num_steps": 3,
     "num_vlm_layers": 2,
     "resize_imgs_with_padding": (32, 32),
     "load_vlm_weights": False,
 }
 SETTINGS["xvla"] = {
-    "chunk_size": 8,
-    "n_action_steps": 6,
+    **PLANNED,
     "num_denoising_steps": 3,
     "action_mode": "auto",
     "hidden_size": 32,
@@ -75,12 +63,7 @@ SETTINGS["xvla"] = {
     "len_soft_prompts": 4,
     "tokenizer_max_length": 24,
 }
-SETTINGS["pi0"] = SETTINGS["pi05"] = {
-    "chunk_size": 8,
-    "n_action_steps": 6,
-    "num_inference_steps": 3,
-    "image_resolution": (64, 64),
-}
+SETTINGS["pi0"] = SETTINGS["pi05"] = {**PLANNED, "num_inference_steps": 3, "image_resolution": (64, 64)}
 """What makes policies of each type small, after which `_` and more may come."""
 
 PI_TOKENIZER = "google/paligemma-3b-pt-224"

@@ -25,33 +25,16 @@ Episode = Mapping[str, Any]
 
 
 def write_dataset(root: Path, episodes: Sequence[Episode], *, version: str, dtype: str, fps: int = 20) -> Path:
-    """Write a dataset and return its directory.
-
-    Args:
-        root: The directory.
-        episodes: What is recorded.
-        version: ``v2.1`` or ``v3.0``.
-        dtype: ``video`` or ``image``: how pictures are kept.
-        fps: Control steps per second.
-    """
+    """Write a dataset of ``v2.1`` or ``v3.0`` with pictures as ``video`` or ``image``, and return its directory."""
     tasks = list(dict.fromkeys(episode["task"] for episode in episodes))
     features = _features(episodes[0], dtype)
     tables, start = [], 0
     for index, episode in enumerate(episodes):
         tables.append(_table(episode, index, start, tasks.index(episode["task"]), dtype, fps))
         start += len(episode["actions"])
-    info: dict[str, Any] = {
-        "codebase_version": version,
-        "robot_type": "panda",
-        "total_episodes": len(episodes),
-        "total_frames": start,
-        "total_tasks": len(tasks),
-        "chunks_size": 1000,
-        "fps": fps,
-        "splits": {"train": f"0:{len(episodes)}"},
-        "video_path": None,
-        "features": features,
-    }
+    totals = {"total_episodes": len(episodes), "total_frames": start, "total_tasks": len(tasks)}
+    info: dict[str, Any] = {"codebase_version": version, "robot_type": "panda", **totals, "chunks_size": 1000}
+    info |= {"fps": fps, "splits": {"train": f"0:{len(episodes)}"}, "video_path": None, "features": features}
     (root / "meta").mkdir(parents=True)
     write = _write_v21 if version == "v2.1" else _write_v30
     write(root, info, episodes, tables, tasks)
@@ -60,26 +43,20 @@ def write_dataset(root: Path, episodes: Sequence[Episode], *, version: str, dtyp
 
 
 def _features(episode: Episode, dtype: str) -> dict[str, Any]:
+    def feature(kind: str, *shape: int, names: object = None) -> dict[str, Any]:
+        return {"dtype": kind, "shape": list(shape), "names": names}
+
     size = episode["state"].shape[1]
-    features: dict[str, Any] = {
-        "observation.state": {
-            "dtype": "float32",
-            "shape": [size],
-            "names": {"motors": [f"motor_{n}" for n in range(size)]},
-        },
-        "action": {"dtype": "float32", "shape": [episode["actions"].shape[1]], "names": None},
-        "next.reward": {"dtype": "float32", "shape": [1], "names": None},
-        "next.done": {"dtype": "bool", "shape": [1], "names": None},
-        "next.success": {"dtype": "bool", "shape": [1], "names": None},
+    features = {
+        "observation.state": feature("float32", size, names={"motors": [f"motor_{n}" for n in range(size)]}),
+        "action": feature("float32", episode["actions"].shape[1]),
+        "next.reward": feature("float32", 1),
+        **dict.fromkeys(("next.done", "next.success"), feature("bool", 1)),
     }
     if "pictures" in episode:
-        features[CAMERA] = {
-            "dtype": dtype,
-            "shape": list(episode["pictures"].shape[1:]),
-            "names": ["height", "width", "channels"],
-        }
-    kinds = {"timestamp": "float32"} | dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), "int64")
-    return features | {name: {"dtype": kind, "shape": [1], "names": None} for name, kind in kinds.items()}
+        features[CAMERA] = feature(dtype, *episode["pictures"].shape[1:], names=["height", "width", "channels"])
+    numbers = dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), feature("int64", 1))
+    return features | {"timestamp": feature("float32", 1)} | numbers
 
 
 def _table(episode: Episode, index: int, start: int, task: int, dtype: str, fps: int) -> pa.Table:

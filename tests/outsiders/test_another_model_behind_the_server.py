@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 from gr00t.eval.run_gr00t_server import describe_model
@@ -41,33 +41,26 @@ JOB = coin_job(f"{__name__}.Served", num_episodes=10)
 def interrupted(tmp_path, monkeypatch) -> Path:
     with monkeypatch.context() as patched:
         patched.setattr(Served, "breaks_after", 30)
-        assert run(tmp_path / "out", JOB, no_dataset=False) == 1
+        assert run(tmp_path / "out", JOB) == 1
     return tmp_path / "out"
-
-
-def the_job(directory: Path) -> dict[str, Any]:
-    (job,) = json.loads((directory / "results.json").read_text())["jobs"]
-    return job
 
 
 def test_a_job_does_not_go_on_with_another_model_and_says_why(interrupted, monkeypatch):
     before = len(merge_results(interrupted).episodes)
     monkeypatch.setattr(Served, "states", OTHER)
-    assert run(interrupted, JOB, resume=True, no_dataset=False) == 1
-    told = the_job(interrupted)
-    assert told["status"] == "failed"
-    assert FIRST in told["error"]
-    assert OTHER in told["error"]
-    assert "--resume --rerun coins" in told["error"]
-    assert told["episodes"] == before
-    assert run(interrupted, JOB, resume=True, rerun=("coins",), no_dataset=False) == 0
-    told = the_job(interrupted)
+    assert run(interrupted, JOB, resume=True) == 1
+    [told] = json.loads((interrupted / "results.json").read_text())["jobs"]
+    assert (told["status"], told["episodes"]) == ("failed", before)
+    for words in (FIRST, OTHER, "--resume --rerun coins"):
+        assert words in told["error"]
+    assert run(interrupted, JOB, resume=True, rerun=("coins",)) == 0
+    [told] = json.loads((interrupted / "results.json").read_text())["jobs"]
     assert (told["status"], told["episodes"], told["rerun"]) == ("completed", 10, 1)
     assert merge_results(interrupted).episodes["attempt"].unique().tolist() == [3]
 
 
 def test_the_same_model_goes_on_and_its_recordings_name_it(interrupted):
-    assert run(interrupted, JOB, resume=True, no_dataset=False) == 0
+    assert run(interrupted, JOB, resume=True) == 0
     recorded = read_episode(interrupted / "coins" / "dataset_coins.hdf5", 0)
     assert recorded.provenance["served_model"] == FIRST
 

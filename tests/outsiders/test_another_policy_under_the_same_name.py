@@ -18,6 +18,7 @@ from isaaclab_arena.environments import ENVIRONMENTS
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.policies import PolicyLostError
 from isaaclab_arena.results import list_episodes, merge_results
+from tests.end_to_end.launching import job as a_job
 from tests.end_to_end.launching import write_jobs
 from tests.fakes import CoinBuilder, ShrugCfg, ShrugPolicy
 
@@ -55,36 +56,19 @@ def out(tmp_path) -> Path:
     return tmp_path / "out"
 
 
-def coin_job(policy_type: str, name: str = "coins", *, num_episodes: int = EPISODES, **policy_config: str) -> dict:
+def coin_job(policy_type: str, name: str = "coins", *, num_episodes: int = EPISODES, **options: str) -> dict:
     """Return a job that tosses coins on two env slots."""
-    return {
-        "name": name,
-        "arena_env_args": {"environment": "coins", "num_envs": 2},
-        "policy_type": policy_type,
-        "policy_config_dict": policy_config,
-        "num_episodes": num_episodes,
-    }
-
-
-def jobs_file(out: Path) -> Path:
-    return out.with_name("jobs.json")
+    return a_job("coins", policy_type, num_episodes, name=name, options=options)
 
 
 def job(checkpoint: Path, name: str = "coins") -> dict:
     return coin_job(f"{__name__}.Weighed", name, checkpoint_path=str(checkpoint))
 
 
-def run(
-    out: Path,
-    *jobs: dict,
-    resume: bool = False,
-    rerun: Sequence[str] = (),
-    no_dataset: bool = True,
-    retry_errors: bool = False,
-) -> int:
+def run(out: Path, *jobs: dict, resume: bool = False, rerun: Sequence[str] = (), retry_errors: bool = False) -> int:
     """Run jobs with these options of the command line, and return the exit code."""
-    flags = {"--resume": resume, "--no_dataset": no_dataset, "--retry_errors": retry_errors}
-    arguments = ["--eval_jobs_config", str(write_jobs(jobs_file(out), jobs)), "--output_dir", str(out)]
+    flags = {"--resume": resume, "--retry_errors": retry_errors}
+    arguments = ["--eval_jobs_config", str(write_jobs(out.with_name("jobs.json"), jobs)), "--output_dir", str(out)]
     arguments += [flag for flag, is_given in flags.items() if is_given]
     with ENVIRONMENTS.restored_afterwards():
         ENVIRONMENTS.register("coins", CoinBuilder())
@@ -112,33 +96,28 @@ def attempts_of_episodes(out: Path) -> list[int]:
     return merge_results(out).episodes["attempt"].tolist()
 
 
-def refusal(out: Path, *jobs: dict, no_dataset: bool = True, **options: Any) -> str:
+def refusal(out: Path, *jobs: dict, **options: Any) -> str:
     """Return why a run does not go on, from Python, and check that the command line refuses it too."""
-    assert run(out, *jobs, resume=True, no_dataset=no_dataset, **options) == 2
+    assert run(out, *jobs, resume=True, **options) == 2
     with ENVIRONMENTS.restored_afterwards():
         ENVIRONMENTS.register("coins", CoinBuilder())
         with pytest.raises(ConfigError) as refused:
-            arena.evaluate(jobs_file(out), output_dir=out, resume=True, no_dataset=no_dataset, **options)
+            arena.evaluate(out.with_name("jobs.json"), output_dir=out, resume=True, **options)
     return "\n".join(map(str, refused.value.problems))
 
 
-def test_a_checkpoint_that_is_another_one_when_a_run_goes_on_is_refused_with_both_hashes_and_the_ways_out(
-    monkeypatch, out, checkpoint
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_a_run_does_not_go_on_with_another_checkpoint_and_names_it_and_the_ways_out(
+    monkeypatch, out, checkpoint, is_complete
 ):
-    assert run_half(monkeypatch, out, job(checkpoint)) > 0
+    assert (run(out, job(checkpoint)) == 0) if is_complete else (run_half(monkeypatch, out, job(checkpoint)) > 0)
     before = contents_of(out / "run.json")
     checkpoint.write_bytes(b"other weights")
     told = refusal(out, job(checkpoint))
-    assert f"was {before['policy']['checkpoint_path model_300.pt'][:12]}, is now " in told
     assert "job 'coins': checkpoint_path model_300.pt" in told
+    assert f"was {before['policy']['checkpoint_path model_300.pt'][:12]}, is now " in told
     assert "another directory" in told
     assert "--resume --rerun coins" in told
-
-
-def test_a_complete_run_does_not_pass_for_one_of_another_checkpoint(out, checkpoint):
-    run(out, job(checkpoint))
-    checkpoint.write_bytes(b"other weights")
-    assert "checkpoint_path" in refusal(out, job(checkpoint))
 
 
 def test_the_same_checkpoint_that_was_only_touched_or_copied_goes_on(monkeypatch, out, checkpoint):
@@ -152,17 +131,17 @@ def test_the_same_checkpoint_that_was_only_touched_or_copied_goes_on(monkeypatch
 
 
 def test_a_job_that_runs_anew_counts_none_of_its_old_episodes_and_loses_none(monkeypatch, out, checkpoint):
-    finished = run_half(monkeypatch, out, job(checkpoint), job(checkpoint, "others"), no_dataset=False)
+    finished = run_half(monkeypatch, out, job(checkpoint), job(checkpoint, "others"))
     assert finished > 0
     recorded = list_episodes(out / "coins" / "dataset_coins.hdf5")
     assert recorded
     checkpoint.write_bytes(b"other weights")
     jobs = job(checkpoint), job(checkpoint, "others")
-    told = refusal(out, *jobs, rerun=("coins",), no_dataset=False)
+    told = refusal(out, *jobs, rerun=("coins",))
     assert "job 'others'" in told
     assert "job 'coins'" not in told
     (out / "coins" / "settled.json").write_text("what the first network was measured to need")
-    assert run(out, *jobs, resume=True, rerun=("coins", "others"), no_dataset=False) == 0
+    assert run(out, *jobs, resume=True, rerun=("coins", "others")) == 0
     assert attempts_of_episodes(out) == [2] * 2 * EPISODES
     first, _ = jobs_of(out)
     assert (first["rerun"], first["retried"], first["episodes"], first["status"]) == (1, 0, EPISODES, "completed")
@@ -185,13 +164,14 @@ def test_the_same_command_may_be_given_again_and_goes_on_with_what_it_has_begun(
     assert "checkpoint_path" in refusal(out, job(checkpoint))
 
 
+class Killed(BaseException):
+    """The end of a process."""
+
+
 @pytest.mark.parametrize("is_put_back", [False, True])
 @pytest.mark.parametrize("moves", range(3))
 def test_a_kill_while_episodes_are_set_aside_mixes_nothing(monkeypatch, out, checkpoint, moves, is_put_back):
-    class Killed(BaseException):
-        pass
-
-    run_half(monkeypatch, out, job(checkpoint), no_dataset=False)
+    run_half(monkeypatch, out, job(checkpoint))
     first = checkpoint.read_bytes()
     checkpoint.write_bytes(b"other weights")
     real, done = Path.rename, []
@@ -205,29 +185,26 @@ def test_a_kill_while_episodes_are_set_aside_mixes_nothing(monkeypatch, out, che
     with monkeypatch.context() as patched:
         patched.setattr(Path, "rename", rename)
         with pytest.raises(Killed):
-            run(out, job(checkpoint), resume=True, rerun=("coins",), no_dataset=False)
+            run(out, job(checkpoint), resume=True, rerun=("coins",))
     if is_put_back:
         # Half of them may go on as what they were.
         checkpoint.write_bytes(first)
-        assert run(out, job(checkpoint), resume=True, no_dataset=False, retry_errors=True) == 0
+        assert run(out, job(checkpoint), resume=True, retry_errors=True) == 0
         assert set(attempts_of_episodes(out)) <= {1, 2}
         return
     # The recordings move first, then the lines; after these no episode of the first one is left to mix with.
     if moves < 2:
-        assert "checkpoint_path" in refusal(out, job(checkpoint), no_dataset=False)
-    assert run(out, job(checkpoint), resume=True, rerun=("coins",), no_dataset=False) == 0
+        assert "checkpoint_path" in refusal(out, job(checkpoint))
+    assert run(out, job(checkpoint), resume=True, rerun=("coins",)) == 0
     assert attempts_of_episodes(out) == [2] * EPISODES
 
 
-def test_what_runs_anew_has_to_be_a_job(out, checkpoint):
-    run(out, job(checkpoint))
-    assert "--rerun: there is no job 'coin'; did you mean 'coins'?" in refusal(out, job(checkpoint), rerun=("coin",))
-
-
-def test_running_anew_takes_a_run_to_go_on_with(out, checkpoint, capsys):
+def test_what_runs_anew_has_to_be_a_job_of_a_run_that_goes_on(out, checkpoint, capsys):
     assert run(out, job(checkpoint), rerun=("coins",)) == 2
     assert "--rerun: needs --resume" in capsys.readouterr().err
     assert not out.exists()
+    run(out, job(checkpoint))
+    assert "--rerun: there is no job 'coin'; did you mean 'coins'?" in refusal(out, job(checkpoint), rerun=("coin",))
 
 
 def test_a_run_that_did_not_write_down_what_it_evaluated_goes_on_and_says_so(monkeypatch, out, checkpoint, capsys):
@@ -245,7 +222,7 @@ def test_a_run_that_did_not_write_down_what_it_evaluated_goes_on_and_says_so(mon
 
 
 def test_the_run_its_attempts_its_recordings_and_its_tables_say_what_was_evaluated(out, checkpoint):
-    run(out, job(checkpoint), no_dataset=False)
+    run(out, job(checkpoint))
     contents = contents_of(out / "run.json")
     policy = contents["policy"]
     assert len(policy["checkpoint_path model_300.pt"]) == 64
@@ -264,7 +241,7 @@ def test_the_run_its_attempts_its_recordings_and_its_tables_say_what_was_evaluat
 POLICY = """
 import torch
 from isaaclab_arena.policies import PolicyBase
-from {package}.numbers_of_mine import NUMBER
+from mine_of_today.numbers_of_mine import NUMBER
 
 class Mine(PolicyBase):
     def get_action(self, env, observation):
@@ -275,24 +252,19 @@ class Mine(PolicyBase):
 def test_a_policy_class_whose_helper_was_edited_is_another_policy(monkeypatch, tmp_path, out):
     package = tmp_path / "directory" / "mine_of_today"
     package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "numbers_of_mine.py").write_text("NUMBER = 0.5\n")
-    (package / "unrelated.py").write_text("NUMBER = 0.5\n")
-    (package / "policy.py").write_text(POLICY.format(package="mine_of_today"))
+    number = "NUMBER = 0.5\n"
+    files = {"numbers_of_mine": number, "unrelated": number, "policy": POLICY, "__init__": ""}
+    for name, text in files.items():
+        (package / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(package.parent)
     mine = coin_job("mine_of_today.policy.Mine", num_episodes=4)
     run(out, mine)
     (package / "unrelated.py").write_text("NUMBER = 0.75\n")
     assert run(out, mine, resume=True) == 0
     (package / "numbers_of_mine.py").write_text("NUMBER = 0.75\n")
-    forget("mine_of_today")
+    # The next run imports the package anew, as another process does.
+    for name in [name for name in sys.modules if name.startswith("mine_of_today")]:
+        monkeypatch.delitem(sys.modules, name)
     told = refusal(out, mine)
     assert "module mine_of_today.numbers_of_mine: was " in told
     assert "unrelated" not in told
-    forget("mine_of_today")
-
-
-def forget(package: str) -> None:
-    """Have the next run import a package anew, as another process does."""
-    for name in [name for name in sys.modules if name.startswith(package)]:
-        del sys.modules[name]

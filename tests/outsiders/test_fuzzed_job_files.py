@@ -62,28 +62,20 @@ def check(seed: int, directory: Path, capsys: pytest.CaptureFixture[str]) -> boo
     return True
 
 
-def check_all(seeds: range, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def seeds(first: int, end: int, at_once: int, *marks: pytest.MarkDecorator) -> list:
+    return [pytest.param(range(seed, seed + at_once), marks=marks, id=str(seed)) for seed in range(first, end, at_once)]
+
+
+@pytest.mark.parametrize("seeds", [*seeds(0, 400, 100), *seeds(1_000, 21_000, 2_000, pytest.mark.slow)])
+def test_a_job_file_drawn_at_random_is_read_or_refused(seeds, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    refused = [check(seed, directory, capsys) for seed in seeds]
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < MEMORY_KIB, f"seeds {seeds}"
+    refused = [check(seed, tmp_path, capsys) for seed in seeds]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEMORY_KIB
     # A generator of files that are all wrong at once would test nothing but the first check.
     assert 0.5 < sum(refused) / len(refused) < 0.95
 
 
-@pytest.mark.parametrize("first", range(0, 400, 100))
-def test_a_job_file_drawn_at_random_is_read_or_refused(first, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    check_all(range(first, first + 100), tmp_path, capsys)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(1_000, 21_000, 2_000))
-def test_thousands_of_job_files_drawn_at_random_are_read_or_refused(first, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    check_all(range(first, first + 2_000), tmp_path, capsys)
-
-
-def test_the_same_seed_gives_the_same_file():
+def test_a_seed_gives_one_file_and_others_other_files():
     assert JobFileGenerator(7).file() == JobFileGenerator(7).file()
     assert len({JobFileGenerator(seed).file() for seed in range(50)}) == 50

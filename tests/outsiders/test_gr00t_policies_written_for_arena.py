@@ -1,7 +1,6 @@
 """Subclasses and scripts written around Isaac Lab Arena's GR00T policies work with those of this project."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import (
     Gr00tRemoteClosedloopPolicy,
     Gr00tRemoteClosedloopPolicyArgs,
 )
+from tests.end_to_end.launching import job, write_jobs
 from tests.gr00t.panda_checkpoint import write_panda_yaml
 from tests.machine import show_gpus
 
@@ -32,11 +32,17 @@ class PolicyWithoutModel(Gr00tClosedloopPolicy):
         return NoModel(self)
 
 
-@pytest.fixture
-def yaml(tmp_path, monkeypatch) -> str:
+@pytest.fixture(params=[None, "0"])
+def yaml(tmp_path, monkeypatch, request) -> str:
     """Write the YAML file of a policy whose model is none, on a machine that seems to have four GPUs, and name it."""
     show_gpus(monkeypatch, 4)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if request.param is not None:
+        monkeypatch.setenv("LOCAL_RANK", request.param)
     return write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name", policy_device="cuda:1")
+
+
+ALONE = pytest.mark.parametrize("yaml", [None], indirect=True)
 
 
 class LastGpuPolicy(PolicyWithoutModel):
@@ -50,41 +56,29 @@ class LastGpuPolicy(PolicyWithoutModel):
         return f"cuda:{torch.device(self.policy_config.policy_device or 'cpu').index + 2}"
 
 
-def job(policy_type: type, yaml: str, **options: Any) -> dict[str, Any]:
-    return {
-        "name": "a",
-        "arena_env_args": {"environment": "reach"},
-        "policy_type": f"{policy_type.__module__}.{policy_type.__name__}",
-        "policy_config_dict": {"policy_config_yaml_path": yaml, **options},
-        "num_episodes": 1,
-    }
+def is_accepted(tmp_path: Path, yaml: str) -> bool:
+    policy = f"{__name__}.LastGpuPolicy"
+    jobs = [job("reach", policy, 1, options={"policy_config_yaml_path": yaml})]
+    return main(["validate", str(write_jobs(tmp_path / "jobs.json", jobs))]) == 0
 
 
-@pytest.mark.parametrize("local_rank", [None, "0"])
-def test_a_subclass_that_resolves_its_device_by_itself_is_heeded(yaml, monkeypatch, tmp_path, local_rank):
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    if local_rank is not None:
-        monkeypatch.setenv("LOCAL_RANK", local_rank)
-    path = tmp_path / "jobs.json"
-    path.write_text(json.dumps({"jobs": [job(LastGpuPolicy, yaml)]}))
-    assert main(["validate", str(path)]) == 0
+def test_a_subclass_that_resolves_its_device_by_itself_is_heeded(yaml, tmp_path):
+    assert is_accepted(tmp_path, yaml)
     policy = LastGpuPolicy.from_dict({"policy_config_yaml_path": yaml})
     assert (policy.device, policy.policy.device) == (torch.device("cuda:3"), "cuda:3")
     assert policy.chunk_length == policy.policy_config.action_chunk_length > 0
 
 
-def test_a_device_that_a_subclass_does_not_use_is_not_refused(yaml, monkeypatch, tmp_path):
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
+@ALONE
+def test_a_device_that_a_subclass_does_not_use_is_not_refused(yaml, tmp_path):
     elsewhere = write_panda_yaml(tmp_path / "q.yaml", model_path="owner/name", policy_device="cuda:9")
-    path = tmp_path / "jobs.json"
-    path.write_text(json.dumps({"jobs": [job(LastGpuPolicy, elsewhere)]}))
-    assert main(["validate", str(path)]) == 0
+    assert is_accepted(tmp_path, elsewhere)
 
 
+@ALONE
 def test_env_slots_of_another_group_get_a_policy_of_their_own_where_a_subclass_cannot_be_given_a_model(
-    yaml, monkeypatch
+    yaml,
 ):
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
     args = Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml)
     assert LastGpuPolicy(args).with_own_memory() is None
     plain = PolicyWithoutModel(args)
@@ -93,8 +87,8 @@ def test_env_slots_of_another_group_get_a_policy_of_their_own_where_a_subclass_c
     assert other.policy is plain.policy
 
 
-def test_a_script_builds_the_policy_from_its_own_parser(yaml, monkeypatch):
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
+@ALONE
+def test_a_script_builds_the_policy_from_its_own_parser(yaml):
     parser = argparse.ArgumentParser()
     parser.add_argument("--num_envs", type=int, default=3)
     PolicyWithoutModel.add_args_to_parser(parser)
@@ -109,8 +103,7 @@ def test_a_script_builds_the_policy_from_its_own_parser(yaml, monkeypatch):
 
 def test_a_script_reads_the_arguments_of_the_policy_behind_a_server():
     parser = Gr00tRemoteClosedloopPolicy.add_args_to_parser(argparse.ArgumentParser())
-    arguments = parser.parse_args(
-        ["--policy_config_yaml_path", "p.yaml", "--remote_host", "gpu7", "--remote_port", "6"]
-    )
+    words = ["--policy_config_yaml_path", "p.yaml", "--remote_host", "gpu7", "--remote_port", "6"]
+    arguments = parser.parse_args(words)
     given = {"policy_config_yaml_path": "p.yaml", "remote_host": "gpu7", "remote_port": 6}
     assert Gr00tRemoteClosedloopPolicyArgs(**vars(arguments)) == Gr00tRemoteClosedloopPolicyArgs(**given)

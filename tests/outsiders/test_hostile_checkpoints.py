@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from isaaclab_arena import ConfigError, Problem, evaluate
 from isaaclab_arena.results import RecordedEpisode, write_episode
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy, Gr00tClosedloopPolicyArgs
-from tests.end_to_end.mistakes import mistaken
+from tests.end_to_end.launching import job, write_jobs
 from tests.gr00t.panda_checkpoint import write_panda_yaml
 from tests.policy.checkpoints import write_checkpoint
 
@@ -24,19 +24,19 @@ def _in_a_directory_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def problems_of(jobs: dict) -> tuple[Problem, ...]:
-    """Return what a job file is refused with before anything starts."""
-    Path("jobs.json").write_text(json.dumps(jobs))
+def problems_of(*jobs: dict) -> tuple[Problem, ...]:
+    """Return what jobs are refused with before anything starts."""
+    write_jobs(Path("jobs.json"), jobs)
     with pytest.raises(ConfigError) as caught:
         evaluate("jobs.json")
     return tuple(caught.value.problems)
 
 
-def refusal(directory: Path) -> str:
-    """Return what a job with that checkpoint is refused with before anything starts."""
-    jobs = mistaken(policy_type="rsl_rl", policy_config_dict={"checkpoint_path": str(directory / "model_1.pt")})
-    (problem,) = problems_of(jobs)
-    assert problem.key == "policy_config_dict.checkpoint_path"
+def refusal(directory: Path, policy: str = "rsl_rl", **args: object) -> str:
+    """Return what a job with the only checkpoint or recording of a directory is refused with."""
+    key = {"rsl_rl": "checkpoint_path", "replay": "replay_file_path"}[policy]
+    (problem,) = problems_of(job("lift_object", policy, 1, args=args, options={key: str(directory)}))
+    assert problem.key == f"policy_config_dict.{key}"
     return problem.message
 
 
@@ -52,9 +52,8 @@ def test_a_model_with_a_damaged_or_a_missing_part_is_told_with_the_option(tmp_pa
     (tmp_path / "config.json").write_text("{}")
     file = tmp_path / "model.safetensors"
     save_file({"a": torch.zeros(2, 3), "b": torch.zeros(4, dtype=torch.bfloat16)}, file)
-    args = Gr00tClosedloopPolicyArgs(
-        policy_config_yaml_path=write_panda_yaml(tmp_path / "p.yaml"), model_path=str(tmp_path)
-    )
+    yaml = write_panda_yaml(tmp_path / "p.yaml")
+    args = Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml, model_path=str(tmp_path))
     Gr00tClosedloopPolicy.check_options(args)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-2.safetensors"}}))
     with pytest.raises(ConfigError, match=r"names model-2\.safetensors, which is not there"):
@@ -85,10 +84,8 @@ def test_a_tensor_that_is_not_what_it_claims_is_refused_and_never_copied(tmp_pat
 
 def test_a_tensor_that_is_a_view_of_a_larger_one_is_let_in(tmp_path):
     with_tensor(tmp_path, "mlp.0.weight", torch.zeros(16, 6)[:, ::2])
-    jobs = mistaken(policy_type="rsl_rl", policy_config_dict={"checkpoint_path": str(tmp_path / "model_1.pt")})
     # Now only its sizes are wrong.
-    (problem,) = problems_of(jobs)
-    assert "takes 3 numbers" in problem.message
+    assert "takes 3 numbers" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 1000, 3000])
@@ -111,15 +108,12 @@ def test_a_checkpoint_that_unfolds_is_refused_before_it_is_loaded(tmp_path):
 
 def test_a_checkpoint_of_other_sizes_is_told_for_each_job_before_anything_starts(tmp_path):
     write_checkpoint(tmp_path, num_inputs=26, num_actions=5)
-    block = mistaken(policy_type="rsl_rl", policy_config_dict={"checkpoint_path": str(tmp_path)})["jobs"][0]
-    jobs = [
-        {**block, "name": "reach", "arena_env_args": {"environment": "reach"}},
-        {**block, "name": "cartpole", "arena_env_args": {"environment": "cartpole"}},
-    ]
-    reach, cartpole = map(str, problems_of({"jobs": jobs}))
-    start = "jobs.json: job '{}': policy_config_dict.checkpoint_path: " + str(tmp_path / "model_1.pt")
-    assert reach == f"{start.format('reach')}: the network gives 5 actions, the environment takes 8"
-    assert cartpole.startswith(f"{start.format('cartpole')}: the network takes 26 numbers, this environment gives")
+    names, options = ("reach", "cartpole"), {"checkpoint_path": str(tmp_path)}
+    reach, cartpole = problems_of(*(job(name, "rsl_rl", 1, name=name, options=options) for name in names))
+    assert (reach.job, cartpole.job) == names
+    assert {reach.key, cartpole.key} == {"policy_config_dict.checkpoint_path"}
+    assert "the network gives 5 actions, the environment takes 8" in reach.message
+    assert "the network takes 26 numbers, this environment gives" in cartpole.message
 
 
 def test_a_checkpoint_of_other_sizes_is_told_where_there_are_cameras_and_none_looks(tmp_path, monkeypatch):
@@ -128,32 +122,24 @@ def test_a_checkpoint_of_other_sizes_is_told_where_there_are_cameras_and_none_lo
 
     monkeypatch.setattr(mujoco_warp, "create_render_context", looked)
     write_checkpoint(tmp_path, num_inputs=26, num_actions=5)
-    environment = {"environment": "reach", "enable_cameras": True}
-    jobs = mistaken(
-        policy_type="rsl_rl", policy_config_dict={"checkpoint_path": str(tmp_path)}, arena_env_args=environment
-    )
-    (problem,) = problems_of(jobs)
-    assert "the network gives 5 actions, the environment takes 8" in problem.message
+    message = refusal(tmp_path, environment="reach", enable_cameras=True)
+    assert "the network gives 5 actions, the environment takes 8" in message
+
+
+def write_recording(path: Path, num_actions: int) -> Path:
+    actions = np.zeros((30, num_actions), np.float32)
+    write_episode(path, RecordedEpisode(episode_index=0, arrays={"actions": actions}, attributes={}, env_args={}))
+    return path
 
 
 def test_a_recording_of_another_robot_is_told_before_anything_starts(tmp_path):
-    actions = np.zeros((3, 5), np.float32)
-    episode = RecordedEpisode(episode_index=0, arrays={"actions": actions}, attributes={}, env_args={})
-    write_episode(tmp_path / "e000000.h5", episode)
-    jobs = mistaken(policy_type="replay", policy_config_dict={"replay_file_path": str(tmp_path)})
-    (problem,) = problems_of(jobs)
-    assert re.search(r"have shape \(3, 5\); the environment takes .* = \(1 or more, 8\)", problem.message)
-    assert problem.key == "policy_config_dict.replay_file_path"
+    write_recording(tmp_path / "e000000.h5", 5)
+    message = refusal(tmp_path, "replay")
+    assert re.search(r"have shape \(30, 5\); the environment takes .* = \(1 or more, 8\)", message)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 600])
 def test_a_damaged_recording_is_told_before_anything_starts(tmp_path, size):
-    episode = RecordedEpisode(
-        episode_index=0, arrays={"actions": np.zeros((30, 8), np.float32)}, attributes={}, env_args={}
-    )
-    write_episode(tmp_path / "e000000.h5", episode)
-    (tmp_path / "e000000.h5").write_bytes((tmp_path / "e000000.h5").read_bytes()[:size])
-    jobs = mistaken(policy_type="replay", policy_config_dict={"replay_file_path": str(tmp_path)})
-    (problem,) = problems_of(jobs)
-    assert problem.key == "policy_config_dict.replay_file_path"
-    assert "e000000.h5" in problem.message
+    path = write_recording(tmp_path / "e000000.h5", 8)
+    path.write_bytes(path.read_bytes()[:size])
+    assert "e000000.h5" in refusal(tmp_path, "replay")

@@ -1,8 +1,6 @@
 """Datasets that LeRobot itself recorded are read, and play in their own environment as they were recorded."""
 
-import json
 import re
-from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
@@ -12,10 +10,9 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from isaaclab_arena.evaluation.eval_runner import main as evaluate
 from isaaclab_arena.results import list_episodes, read_episode
 from isaaclab_arena_gr00t.convert import main as convert
-from tests.end_to_end.launching import write_jobs
+from tests.end_to_end.launching import episodes_table, evaluated, job
 from tests.gr00t.data.recordings import picture_series
 from tests.outsiders.lerobot_style import CAMERA, write_dataset
 
@@ -64,42 +61,27 @@ def test_all_that_lerobot_recorded_is_in_the_recording(tmp_path, version, dtype)
         assert found.attributes["control_dt"] == 0.05
 
 
-def outcomes(job: Path) -> list[tuple]:
-    lines = map(json.loads, (job / "episode_results_rank0.jsonl").read_text().splitlines())
-    return sorted(
-        (line["episode_index"], line["outcome"], line["episode_length"], line["episode_return"]) for line in lines
-    )
+def outcomes(output: Path) -> list[tuple]:
+    columns = ["episode_index", "outcome", "length", "return"]
+    return [*episodes_table(output)[columns].itertuples(index=False, name=None)]
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Path:
-    directory = tmp_path_factory.mktemp("recorded")
-    job = {"name": "reach", "arena_env_args": {"environment": "reach"}, "policy_type": "scripted", "seed": 6}
-    jobs = write_jobs(directory / "jobs.json", [{**job, "num_episodes": 3}])
-    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out")]) == 0
-    return directory / "out" / "reach"
+    return evaluated(tmp_path_factory.mktemp("recorded") / "out", job(num_envs=1, seed=6))
 
 
 @VERSIONS
 def test_their_dataset_plays_in_its_own_environment_as_it_was_recorded(recorded, tmp_path, version):
     episodes = []
     for index in range(3):
-        episode = read_episode(recorded / "dataset_reach.hdf5", index)
+        episode = read_episode(recorded / "a" / "dataset_a.hdf5", index)
         arrays = {name: episode.arrays[name] for name in ("actions", "rewards")}
         about = {"success": bool(episode.attributes["success"]), "task": "reach"}
         episodes.append({**arrays, **about, "state": episode.arrays["obs/robot_joint_pos"]})
     dataset = write_dataset(tmp_path / "theirs", episodes, version=version, dtype="video")
-    job = {
-        "name": "played",
-        "arena_env_args": {"environment": "reach", "num_envs": 2},
-        "policy_type": REPLAY,
-        "policy_config_dict": {"dataset_path": str(dataset)},
-        "num_episodes": 3,
-        "seed": 6,
-    }
-    jobs = write_jobs(tmp_path / "jobs.json", [job])
-    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(tmp_path / "out")]) == 0
-    assert outcomes(tmp_path / "out" / "played") == outcomes(recorded)
+    played = job("reach", REPLAY, options={"dataset_path": str(dataset)}, seed=6)
+    assert outcomes(evaluated(tmp_path / "out", played)) == outcomes(recorded)
 
 
 def encoded(height: int, width: int, form: str = "PNG") -> bytes:
@@ -108,70 +90,47 @@ def encoded(height: int, width: int, form: str = "PNG") -> bytes:
     return file.getvalue()
 
 
-def a_picture_of_another_size() -> bytes:
-    return encoded(32, 64)
-
-
-def a_torn_picture() -> bytes:
-    return encoded(64, 64)[:60]
-
-
-def a_picture_of_another_kind() -> bytes:
-    return encoded(64, 64, "BMP")
-
-
-def a_file_that_is_far_too_large() -> bytes:
-    return encoded(64, 64) + bytes(1 << 20)
-
-
-def no_picture() -> None:
-    return None
+WRONG = {
+    "of another size": (encoded(32, 64), r"picture 2 of '.*front' has \(64, 32\) pixels .*expected \(64, 64\)"),
+    "torn": (encoded(64, 64)[:60], "is neither PNG nor JPEG, or is damaged"),
+    "of another kind": (encoded(64, 64, "BMP"), "is neither PNG nor JPEG, or is damaged"),
+    "far too large": (encoded(64, 64) + bytes(1 << 20), "at most .* are allowed"),
+    "none": (None, "has no bytes"),
+}  # fmt: skip
 
 
 @pytest.fixture
-def refused(tmp_path_factory, capsys) -> Callable[[Path], str]:
-    """Return what a dataset is refused with."""
-
-    def refused(dataset: Path) -> str:
-        directory = tmp_path_factory.mktemp("refused")
-        assert convert(["from_lerobot", "--dataset", str(dataset), "--output_dir", str(directory)]) == 1
-        return capsys.readouterr().err
-
-    return refused
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            a_picture_of_another_size,
-            r"picture 2 of '.*front' has \(64, 32\) pixels across and down, expected \(64, 64\)",
-        ),
-        (a_torn_picture, "is neither PNG nor JPEG, or is damaged"),
-        (a_picture_of_another_kind, "is neither PNG nor JPEG, or is damaged"),
-        (a_file_that_is_far_too_large, "at most .* are allowed"),
-        (no_picture, "has no bytes"),
-    ],
-)
-def test_a_picture_in_a_table_that_is_not_as_it_should_be_is_named(tmp_path, refused, make, message):
+def pictures(tmp_path) -> Path:
+    """The table of a dataset that holds its pictures."""
     dataset = write_dataset(tmp_path / "theirs", made_up(3), version="v2.1", dtype="image")
-    path = dataset / "data/chunk-000/episode_000000.parquet"
-    table = parquet.read_table(path)
-    pictures = table[CAMERA].to_pylist()
-    pictures[1]["bytes"] = make()
+    return dataset / "data/chunk-000/episode_000000.parquet"
+
+
+def refusal(table: pa.Table, path: Path, out: Path, capsys) -> str:
+    """Return what a dataset is refused with whose table is this one."""
+    parquet.write_table(table, path)
+    assert convert(["from_lerobot", "--dataset", str(path.parents[2]), "--output_dir", str(out)]) == 1
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_picture_in_a_table_that_is_not_as_it_should_be_is_named(tmp_path, pictures, capsys, wrong):
+    content, message = WRONG[wrong]
+    table = parquet.read_table(pictures)
+    found = table[CAMERA].to_pylist()
+    found[1]["bytes"] = content
     position = table.column_names.index(CAMERA)
-    column = pa.array(pictures, table.schema.field(position).type)
-    parquet.write_table(table.set_column(position, CAMERA, column), path)
-    assert re.search(message, refused(dataset))
+    changed = table.set_column(position, CAMERA, pa.array(found, table.schema.field(position).type))
+    assert re.search(message, refusal(changed, pictures, tmp_path / "out", capsys))
 
 
-def test_a_table_that_lacks_pictures_is_named(tmp_path, refused):
-    dataset = write_dataset(tmp_path / "theirs", made_up(3), version="v2.1", dtype="image")
-    path = dataset / "data/chunk-000/episode_000000.parquet"
-    table = parquet.read_table(path)
-    parquet.write_table(table.slice(0, 2), path)
-    assert "has 2 rows of episode 0, expected 3" in refused(dataset)
-    parquet.write_table(pa.concat_tables([table, table]), path)
-    assert "has 6 rows of episode 0, expected 3" in refused(dataset)
-    parquet.write_table(table.drop_columns([CAMERA]), path)
-    assert "has no column 'observation.images.front' of pictures" in refused(dataset)
+def test_a_table_that_lacks_pictures_is_named(tmp_path, pictures, capsys):
+    table = parquet.read_table(pictures)
+    for number, (changed, message) in enumerate(
+        (
+            (table.slice(0, 2), "has 2 rows of episode 0, expected 3"),
+            (pa.concat_tables([table, table]), "has 6 rows of episode 0, expected 3"),
+            (table.drop_columns([CAMERA]), "has no column 'observation.images.front' of pictures"),
+        )
+    ):
+        assert message in refusal(changed, pictures, tmp_path / f"out{number}", capsys)

@@ -97,23 +97,24 @@ def command_of(directory: Path, output: Path, *, ranks: int = 1, num_envs: int =
 
 
 def test_tables_are_the_same_for_any_ranks_and_env_slots_and_after_kill_9(tmp_path):
-    outputs = {name: tmp_path / name for name in ("one", "two", "three", "slots_2", "slots_3", "killed", "killed_two")}
-    timeouts: dict[str, Any] = {"timeout_s": 1200}
-    assert run(command_of(tmp_path, outputs["one"]), **timeouts).returncode == 0
-    assert run(command_of(tmp_path, outputs["two"], ranks=2), **timeouts).returncode == 0
-    assert run(command_of(tmp_path, outputs["three"], ranks=3), **timeouts).returncode == 0
-    for num_envs in (2, 3):
-        command_in_slots = command_of(tmp_path, outputs[f"slots_{num_envs}"], num_envs=num_envs)
-        assert run(command_in_slots, **timeouts).returncode == 0
-    for name, ranks in (("killed", 1), ("killed_two", 2)):
-        killed = command_of(tmp_path, outputs[name], ranks=ranks)
-        process = start(killed, tmp_path / f"{name}.log")
-        wait_until(lambda name=name: any(outputs[name].rglob("e00000[1-5].h5")), timeout_s=1200)
+    def finished(name: str, *options: str, **how: Any) -> Path:
+        assert run([*command_of(tmp_path, tmp_path / name, **how), *options], timeout_s=1200).returncode == 0
+        return tmp_path / name
+
+    one = finished("one")
+    for name, how in {
+        **{f"ranks_{ranks}": {"ranks": ranks} for ranks in (2, 3)},
+        **{f"slots_{num_envs}": {"num_envs": num_envs} for num_envs in (2, 3)},
+    }.items():
+        assert same_tables(one, finished(name, **how)), name
+    for ranks in (1, 2):
+        output = tmp_path / f"killed_{ranks}"
+        process = start(command_of(tmp_path, output, ranks=ranks), tmp_path / "log")
+        wait_until(lambda output=output: any(output.rglob("e00000[1-5].h5")), timeout_s=1200)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        assert run([*killed, "--resume"], **timeouts).returncode == 0
-    assert all(same_tables(outputs["one"], outputs[name]) for name in outputs if name != "one")
-    conditions = [json.loads(each) for each in episodes_table(outputs["one"])["conditions"]]
+        assert same_tables(one, finished(output.name, "--resume", ranks=ranks)), output.name
+    conditions = [json.loads(each) for each in episodes_table(one)["conditions"]]
     assert [each["libero.reset_index"] for each in conditions] == list(range(6))
 
 

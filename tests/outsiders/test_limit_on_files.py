@@ -1,12 +1,10 @@
 """A limit on the size of files (``ulimit -f``, RLIMIT_FSIZE) is a full disk: the run stops and keeps what it has."""
 
-import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.end_to_end.launching import job, write_jobs
 
 LIMITED = """
 import resource, sys
@@ -17,9 +15,7 @@ sys.exit(eval_runner.main(["--eval_jobs_config", "jobs.json", "--output_dir", "o
 
 
 def test_a_run_under_the_limit_stops_and_keeps_what_has_finished(tmp_path):
-    block = {"arena_env_args": {"environment": "reach"}, "policy_type": "random_action"}
-    jobs = [{**block, "name": name, "num_episodes": 1} for name in ("first", "second")]
-    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": jobs}))
+    write_jobs(tmp_path / "jobs.json", [job("reach", "random_action", 1, name=name) for name in ("first", "second")])
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, "20000"], capture_output=True, text=True, cwd=tmp_path, check=False, timeout=240
     )
@@ -28,9 +24,3 @@ def test_a_run_under_the_limit_stops_and_keeps_what_has_finished(tmp_path):
     # The second job would have met the limit too, and was not begun.
     assert not list(Path(tmp_path / "out" / "second").glob("episode_results*"))
     assert "Traceback" not in done.stderr
-
-
-@pytest.fixture(autouse=True)
-def _limit_is_there():
-    if not hasattr(resource, "RLIMIT_FSIZE"):
-        pytest.skip("this system has no limit on the size of files")

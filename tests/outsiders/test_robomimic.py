@@ -8,37 +8,24 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.evaluation.eval_runner import main as evaluate
 from isaaclab_arena.results import read_episode
 from tests.documentation.reading import blocks
-from tests.end_to_end.launching import ROOT, write_jobs
+from tests.end_to_end.launching import ROOT, evaluated, job
 from tests.outsiders.robomimic_reader import environment_metadata, gym_registry, loaded
 
+JOINTS = {"action_mode": "joint_position"}
+VARIED = {"action.noise.enabled": True, "observation.delay.enabled": True}
 JOBS = [
-    {
-        "name": "reach",
-        "arena_env_args": {"environment": "reach", "num_envs": 4, "action_mode": "joint_position"},
-        "policy_type": "scripted",
-        "num_episodes": 4,
-        "seed": 9,
-        "variations": {"action.noise.enabled": True, "observation.delay.enabled": True},
-    },
-    {
-        "name": "pendulum",
-        "arena_env_args": {"environment": "gym:Pendulum-v1", "max_episode_length": 5},
-        "policy_type": "random_action",
-        "num_episodes": 2,
-    },
+    job("reach", "scripted", 4, num_envs=4, args=JOINTS, name="reach", seed=9, variations=VARIED),
+    job("gym:Pendulum-v1", "random_action", 2, num_envs=1, args={"max_episode_length": 5}, name="pendulum"),
 ]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    directory = tmp_path_factory.mktemp("robomimic")
-    jobs = write_jobs(directory / "jobs.json", JOBS)
-    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out")]) == 0
-    assert main(["export", str(directory / "out"), "--robomimic"]) == 0
-    return directory / "out"
+    output = evaluated(tmp_path_factory.mktemp("robomimic") / "out", *JOBS)
+    assert main(["export", str(output), "--robomimic"]) == 0
+    return output
 
 
 def exported(run: Path) -> Path:
@@ -59,17 +46,13 @@ def test_the_default_loader_finds_all_that_it_reads(run, reach):
     source = read_episode(run / "reach" / "dataset_reach.hdf5", 2).arrays
     np.testing.assert_array_equal(demonstrations["demo_2"]["obs/eef_pos"], source["obs/eef_pos"])
     assert demonstrations["demo_2"]["dones"][-1] == 1
+    # Actions are shares of their bounds.
+    assert 0.1 < max(np.abs(arrays["actions"]).max() for arrays in demonstrations.values()) <= 1
 
 
-def test_actions_are_shares_of_their_bounds(reach):
-    actions = np.concatenate([arrays["actions"] for arrays in loaded(reach, ["flat"]).values()])
-    assert np.abs(actions).max() <= 1
-    assert np.abs(actions).max() > 0.1
-
-
-@pytest.mark.parametrize("job", ["reach", "pendulum"])
-def test_the_environment_of_a_file_plays_its_actions_as_they_were_recorded(run, job):
-    path = exported(run) / f"{job}.hdf5"
+@pytest.mark.parametrize("name", ["reach", "pendulum"])
+def test_the_environment_of_a_file_plays_its_actions_as_they_were_recorded(run, name):
+    path = exported(run) / f"{name}.hdf5"
     metadata = environment_metadata(path)
     assert metadata["type"] == 2
     demo = loaded(path, ["flat"])["demo_0"]
@@ -96,15 +79,21 @@ def test_only_the_jobs_that_are_asked_for_go_where_they_are_wanted(run, tmp_path
     assert (tmp_path / "of_a_job" / "reach.hdf5").is_file()
 
 
-def test_mistakes_are_told(run, tmp_path, capsys):
-    assert main(["export", str(run)]) == 2
-    assert "give the one format to write: --arena or --robomimic" in capsys.readouterr().err
-    assert main(["export", str(run), "--arena", "--job", "reach"]) == 2
-    assert "--job: is for --robomimic and --rerun alone" in capsys.readouterr().err
-    assert main(["export", str(run), "--robomimic", "--job", "raech", "--output", str(tmp_path / "none")]) == 2
-    assert "the run has no job 'raech'; did you mean 'reach'" in capsys.readouterr().err
-    assert main(["export", str(run), "--robomimic"]) == 2
-    assert "out_robomimic' is not empty" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "give the one format to write: --arena or --robomimic"),
+        (["--arena", "--job", "reach"], "--job: is for --robomimic and --rerun alone"),
+        (
+            ["--robomimic", "--job", "raech", "--output", "elsewhere"],
+            "the run has no job 'raech'; did you mean 'reach'",
+        ),
+        (["--robomimic"], "out_robomimic' is not empty"),
+    ],
+)
+def test_mistakes_are_told(run, capsys, options, told):
+    assert main(["export", str(run), *options]) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_episodes_that_ended_in_an_error_are_left_out(run, tmp_path, capsys):

@@ -9,8 +9,7 @@ import h5py
 import pytest
 
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from tests.end_to_end.launching import write_jobs
+from tests.end_to_end.launching import evaluated, job
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 
@@ -21,15 +20,10 @@ MODEL = Path(__file__).parents[2] / "models" / "cartpole"
 def finished(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("evaluated")
     shutil.copytree(MODEL, directory / "training")
-    job = {
-        "name": "pole",
-        "arena_env_args": {"environment": "cartpole", "num_envs": 1},
-        "policy_type": "rsl_rl",
-        "policy_config_dict": {"checkpoint_path": str(directory / "training")},
-        "num_episodes": 2,
-    }
-    jobs = write_jobs(directory / "jobs.json", [job])
-    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out")]) == 0
+    played = job(
+        "cartpole", "rsl_rl", 2, num_envs=1, name="pole", options={"checkpoint_path": str(directory / "training")}
+    )
+    evaluated(directory / "out", played)
     return directory
 
 
@@ -51,14 +45,6 @@ def test_verify_says_that_another_configuration_of_the_policy_ran_and_blames_not
     assert "has changed since the run" not in capsys.readouterr().out
 
 
-def test_verify_shows_a_changed_fact_of_several_lines_as_it_is(finished, tmp_path, capsys):
-    run = Path(shutil.copytree(finished / "out", tmp_path / "out"))
-    for file in run.rglob("*.json"):
-        file.write_text(file.read_text().replace('"agent_cfg_path agent.yaml"', '"agent_cfg_path agent\\nyaml"'))
-    assert main(["verify", str(run), "--sample", "1", "--nproc", "1"]) == 1
-    assert "job 'pole' has changed since the run: agent_cfg_path agent\nyaml was " in capsys.readouterr().out
-
-
 def test_replay_says_that_the_robot_is_another_one(finished, tmp_path, capsys):
     dataset = Path(shutil.copy(finished / "out" / "pole" / "dataset_pole.hdf5", tmp_path))
     assert main(["replay", str(dataset)]) == 0
@@ -73,8 +59,8 @@ def test_replay_says_that_the_robot_is_another_one(finished, tmp_path, capsys):
     assert capsys.readouterr().out.count(line) == 1
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"policy": 3}', "null"])
-def test_contents_that_nobody_can_read_are_not_known(finished, tmp_path, capsys, content):
+@pytest.mark.parametrize("content", ["", "[]", '{"policy": 3}'])
+def test_contents_that_cannot_be_read_are_not_known(finished, tmp_path, capsys, content):
     dataset = Path(shutil.copy(finished / "out" / "pole" / "dataset_pole.hdf5", tmp_path))
     with h5py.File(dataset, "r+") as file:
         file["data/demo_0"].attrs["contents"] = content

@@ -22,16 +22,14 @@ ROOT = Path(__file__).parents[2]
 POINTS = "tests.environments.gym.vla_eval_points:PointBenchmark"
 LIBERO = "vla_eval.benchmarks.libero.benchmark:LIBEROBenchmark"
 LIBERO_ARGUMENTS = {"suite": "libero_spatial", "send_state": True, "send_wrist_image": True}
+LIBERO_REQUEST = {"class": LIBERO, "arguments": LIBERO_ARGUMENTS, "task": 4, "seed": None, "render": "cpu"}
 ON_CPU = {"MUJOCO_GL": "osmesa"}  # as the requests below say
 SEED = 77
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
-needs_vla_eval = pytest.mark.skipif(
-    not PYTHON, reason="vla-eval's interpreter is missing: make test-benchmarks makes it"
-)
-needs_libero = pytest.mark.skipif(
-    not LIBERO_PYTHON, reason="vla-eval's interpreter with LIBERO is missing: make test-benchmarks makes it"
-)
+MISSING = "is missing: make test-benchmarks makes it"
+needs_vla_eval = pytest.mark.skipif(not PYTHON, reason=f"vla-eval's interpreter {MISSING}")
+needs_libero = pytest.mark.skipif(not LIBERO_PYTHON, reason=f"vla-eval's interpreter with LIBERO {MISSING}")
 
 
 def plain_loop(python: str, variables: dict[str, str], request: dict[str, Any], actions: np.ndarray, directory: Path):
@@ -83,15 +81,7 @@ def test_a_small_benchmark_runs_as_vla_evals_own_runner_runs_it_without_gymnasiu
 @needs_libero
 def test_libero_runs_as_vla_evals_own_runner_runs_it_whatever_was_played_before(tmp_path):
     actions = np.random.default_rng(1).uniform(-1, 1, (24, 7)).astype(np.float32)
-    request = {
-        "class": LIBERO,
-        "arguments": LIBERO_ARGUMENTS,
-        "task": 4,
-        "episodes": [7],
-        "seed": None,
-        "render": "cpu",
-    }
-    plain = plain_loop(LIBERO_PYTHON, ON_CPU, request, actions, tmp_path)
+    plain = plain_loop(LIBERO_PYTHON, ON_CPU, {**LIBERO_REQUEST, "episodes": [7]}, actions, tmp_path)
     options = {"python": LIBERO_PYTHON, "environment_variables": ON_CPU, "make_kwargs": LIBERO_ARGUMENTS}
     environment = build(f"vla_eval:{LIBERO}", task=4, max_episode_length=len(actions), **options)
     environment.reset(torch.tensor([0]), [{"gym.seed": 1, "gym.episode_index": 2}])
@@ -108,17 +98,10 @@ def test_libero_runs_as_vla_evals_own_runner_runs_it_whatever_was_played_before(
 def test_libero_s_protocol_of_this_name_plays_what_vla_evals_own_runner_plays(tmp_path, monkeypatch):
     monkeypatch.delenv("LIBERO_PATH", raising=False)
     actions = np.random.default_rng(4).uniform(-1, 1, (30, 7)).astype(np.float32)
-    request = {"class": LIBERO, "arguments": LIBERO_ARGUMENTS, "task": 4, "episodes": [0, 1, 2]}
-    told = plain_loop(
-        LIBERO_PYTHON, ON_CPU, {**request, "keep": True, "seed": None, "render": "cpu"}, actions, tmp_path
-    )
-    environment = build(
-        "libero:libero_spatial/4",
-        python=LIBERO_PYTHON,
-        protocol="vla_eval",
-        enable_cameras=True,
-        environment_variables=ON_CPU,
-    )
+    request = {**LIBERO_REQUEST, "episodes": [0, 1, 2], "keep": True}
+    told = plain_loop(LIBERO_PYTHON, ON_CPU, request, actions, tmp_path)
+    options = {"python": LIBERO_PYTHON, "environment_variables": ON_CPU}
+    environment = build("libero:libero_spatial/4", protocol="vla_eval", enable_cameras=True, **options)
     for episode in (2, 0, 1):
         plain = episodes_of(told, episode)
         conditions = {"libero.fixture_seed": 7, "libero.reset_index": episode, "libero.init_state": episode}

@@ -40,24 +40,14 @@ def server(kind: str) -> Iterator[str]:
             process.kill()
 
 
-def played(
-    address: str,
-    *,
-    num_envs: int = 1,
-    num_episodes: int = 4,
-    task: str = "move right",
-    observer: Observer | None = None,
-    max_steps: int | None = None,
-    **options: Any,
-) -> dict[int, EpisodeRecord]:
-    """Play episodes of the points in vla-eval's interpreter with what a server answers."""
-    made: dict[str, Any] = {} if max_steps is None else {"make_kwargs": {"max_steps": max_steps}}
-    made |= {"python": PYTHON, "environment_variables": VARIABLES, "task": task}
-    policy = resolve_policy_class("vla_eval_remote").from_dict({"address": address, "timeout_s": 10.0, **options})
+def played(address: str, *, made: dict[str, Any] | None = None, timeout_s: float = 10.0, **how: Any):
+    """Play episodes of the points in vla-eval's interpreter with what a server answers, and return their records."""
+    made = {"python": PYTHON, "environment_variables": VARIABLES, "task": "move right", **(made or {})}
+    policy = resolve_policy_class("vla_eval_remote").from_dict({"address": address, "timeout_s": timeout_s})
     environment = build(POINTS, **made)
     try:
         policy.check_environment(environment)
-        return run(POINTS, num_envs=num_envs, num_episodes=num_episodes, policy=policy, observer=observer, **made)
+        return run(POINTS, policy=policy, **{"num_envs": 1, "num_episodes": 4, **how}, **made)
     finally:
         policy.close()
         environment.close()
@@ -87,29 +77,29 @@ def test_a_plain_server_ends_episodes_as_in_vla_evals_own_runner_for_any_number_
     assert any(success for _, success, _ in here)
 
 
+class Actions(Observer):
+    """Keeps the first number of each action of all env slots."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[float]] = []
+
+    def on_step(self, environment, transition) -> None:
+        self.seen.append(transition.action[:, 0].tolist())
+
+
 def test_a_batched_server_has_the_sessions_of_all_env_slots_in_one_batch():
-    actions = []
-
-    class Actions(Observer):
-        def on_step(self, environment, transition) -> None:
-            actions.append(transition.action[:, 0].tolist())
-
+    actions = Actions()
     with server("batched") as address:
-        played(address, num_envs=3, num_episodes=3, observer=Actions())
+        played(address, num_envs=3, num_episodes=3, observer=actions)
     # The first batch begins with the first question; from then on the server waits for what may still come.
-    assert actions[1:3] == [[3.0, 3.0, 3.0]] * 2
+    assert actions.seen[1:3] == [[3.0, 3.0, 3.0]] * 2
 
 
 def test_a_server_plays_its_own_chunks_and_begins_anew_in_every_episode():
-    actions = []
-
-    class Actions(Observer):
-        def on_step(self, environment, transition) -> None:
-            actions.append(transition.action[0, 0].item())
-
+    actions, made = Actions(), {"task": "move left", "make_kwargs": {"max_steps": 4}}
     with server("chunked") as address:
-        played(address, num_episodes=2, task="move left", max_steps=4, observer=Actions())
-    assert actions == [100.0, 101.0, 102.0, 103.0, 200.0, 201.0, 202.0, 203.0]
+        played(address, num_episodes=2, made=made, observer=actions)
+    assert [first for (first,) in actions.seen] == [100.0, 101.0, 102.0, 103.0, 200.0, 201.0, 202.0, 203.0]
 
 
 def test_a_server_that_errs_is_told_with_what_it_says():

@@ -1,6 +1,7 @@
 """The wheel holds what it needs to work where this checkout is not."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,20 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.wheels import ROOT, built_wheel, installed_wheel
+from tests.documentation.reading import steps_of
+from tests.end_to_end.launching import ROOT
 
 MAX_BYTES = 15_000_000
 STARTER = "isaaclab_arena/assets/starter"
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    return built_wheel(tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="module")
-def contents(wheel) -> set[str]:
-    return set(zipfile.ZipFile(wheel).namelist())
 
 
 def tracked(*pathspecs: str) -> set[str]:
@@ -32,36 +24,55 @@ def tracked(*pathspecs: str) -> set[str]:
     return set(listed.stdout.splitlines())
 
 
-def test_it_holds_every_module_and_every_file_of_its_packages(contents):
-    files = tracked("arena_wire", "isaaclab_arena", "isaaclab_arena_gr00t")
-    packages = {name for name in files if (ROOT / name).is_file()}
-    assert packages - contents == set()
+def built_wheel(directory: Path) -> Path:
+    """Build the wheel from the files that git knows, without a network, in a directory that gets a copy of them too."""
+    packages = ("arena_wire", "isaaclab_arena", "jobs/", "models/")
+    wanted = ("pyproject.toml", "README.md", "LICENSE", "eval_runner.py", *packages)
+    for name in tracked():
+        if name.startswith(wanted):
+            target = directory / "sources" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target, follow_symlinks=False)
+    arguments = ["--no-build-isolation", "--no-deps", "--no-index", "--quiet", "--wheel-dir", str(directory)]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *arguments, str(directory / "sources")], check=True)
+    (wheel,) = directory.glob("*.whl")
+    return wheel
 
 
-def test_it_holds_nothing_else(contents):
-    tops = {name.partition("/")[0] for name in contents}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {
-        "arena_wire", "eval_runner.py", "isaaclab_arena", "isaaclab_arena_gr00t",
-    }  # fmt: skip
+def installed_wheel(wheel: Path, directory: Path) -> Path:
+    """Install a wheel into a new virtual environment, with the packages that it needs from this one; return its bin."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
+    python = directory / "bin" / "python"
+    install = ["install", "--no-deps", "--no-index", "--quiet", str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), *install], check=True)
+    (site_packages,) = directory.glob("lib/python*/site-packages")
+    dependencies = [path for path in sys.path if Path(path).name == "site-packages"]
+    # Python does not read the .pth files there, so nothing that is installed as editable comes along.
+    (site_packages / "dependencies.pth").write_text("\n".join(dependencies) + "\n")
+    return directory / "bin"
 
 
-def test_it_is_small(wheel):
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    return built_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+def test_it_holds_every_module_and_file_of_its_packages_the_jobs_their_models_and_nothing_else(wheel):
     assert wheel.stat().st_size <= MAX_BYTES
-
-
-@pytest.mark.parametrize("name", ["quickstart.json", "trained.json"])
-def test_it_holds_the_models_of_the_jobs_that_come_along(contents, name):
-    text = (ROOT / "jobs" / name).read_text()
-    models = set(re.findall(r'"(models/\w+)"', text))
-    assert models
-    weights = {path for path in contents if path.endswith((".pt", ".safetensors"))}
-    for model in models:
-        assert any(path.startswith(f"{STARTER}/{model}/") for path in weights), model
-
-
-def test_there_is_one_copy_of_the_jobs_and_the_models_in_the_repository():
-    assert (ROOT / STARTER / "jobs").resolve() == ROOT / "jobs"
-    assert (ROOT / STARTER / "models").resolve() == ROOT / "models"
+    contents = set(zipfile.ZipFile(wheel).namelist())
+    packages = {"arena_wire", "isaaclab_arena", "isaaclab_arena_gr00t"}
+    assert {name for name in tracked(*packages) if (ROOT / name).is_file()} <= contents
+    tops = {name.partition("/")[0] for name in contents}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {*packages, "eval_runner.py"}
+    for job_file in ("quickstart", "trained"):
+        models = set(re.findall(r'"(models/\w+)"', (ROOT / "jobs" / f"{job_file}.json").read_text()))
+        assert models
+        weights = [path for path in contents if path.endswith((".pt", ".safetensors"))]
+        for model in models:
+            assert any(path.startswith(f"{STARTER}/{model}/") for path in weights), model
+    # There is one copy of them in the repository.
+    for name in ("jobs", "models"):
+        assert (ROOT / STARTER / name).resolve() == ROOT / name
 
 
 @pytest.mark.slow
@@ -100,3 +111,29 @@ def test_the_source_archive_of_the_small_model_holds_what_reads_its_messages(tmp
     with tarfile.open(archive) as members:
         files = {member.name.partition("/")[2] for member in members if member.isfile()}
     assert {f"arena_wire/{path.name}" for path in (ROOT / "arena_wire").glob("*.py")} <= files
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_what_start_says_can_be_typed_into_an_empty_directory(wheel, tmp_path):
+    """From a wheel that pip installs. It needs a package index; torch is held to the version that is tested."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
+    settings = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    found = " ".join(filter(None, [os.environ.get("PIP_FIND_LINKS"), str(wheel.parent)]))
+    constrained = {"PIP_FIND_LINKS": found, "PIP_CONSTRAINT": str(tmp_path / "constraints.txt")}
+    # A shell in which nothing of this checkout is, in the environment once there is one.
+    shell = {**settings, **constrained, "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    activated = "test -f .venv/bin/activate && source .venv/bin/activate\n"
+    pages = ("install", "first_run", "my_policy", "my_task", "read_the_results")
+    steps = [step for page in pages for step in steps_of((ROOT / "docs" / "start" / f"{page}.md").read_text())]
+    assert steps[2].text == "pip install isaaclab-arena-mujoco"
+    for step in steps:
+        if step.file:
+            (tmp_path / "empty" / step.file).write_text(step.text)
+            continue
+        line = ["bash", "-c", activated + step.text]
+        done = subprocess.run(line, cwd=tmp_path / "empty", env=shell, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{step}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    installed = (tmp_path / "empty" / ".venv").glob("lib/python*/site-packages/isaaclab_arena/__init__.py")
+    assert len(list(installed)) == 1

@@ -19,20 +19,7 @@ def write_checkpoint(
     seed: int = 5,
     **agent: Any,
 ) -> Path:
-    """Write the checkpoint of a random network and, if there is none yet, the configuration that goes with it.
-
-    Args:
-        directory: The directory of the training.
-        num_inputs: Numbers that the network takes.
-        num_actions: Actions that it gives.
-        name: Name of the file.
-        recurrent: Whether it has a GRU.
-        seed: Decides the weights.
-        agent: Keys of the configuration, over those of rsl_rl.
-
-    Returns:
-        The file.
-    """
+    """Write the checkpoint of a random network and, if there is none yet, the configuration that goes with it."""
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(*shape: int) -> torch.Tensor:
@@ -73,13 +60,7 @@ def expected_mean(checkpoint: Path, observation: torch.Tensor) -> torch.Tensor:
 
 
 def write_torchscript(path: Path, num_inputs: int, num_actions: int) -> Path:
-    """Write a TorchScript file that gives half the sum of what it takes, for every action.
-
-    Args:
-        path: The file.
-        num_inputs: Numbers that it takes.
-        num_actions: Numbers that it gives.
-    """
+    """Write a TorchScript file that gives half the sum of what it takes, for every action."""
     path.parent.mkdir(parents=True, exist_ok=True)
     linear = torch.nn.Linear(num_inputs, num_actions, bias=False)
     torch.nn.init.constant_(linear.weight, 0.5)

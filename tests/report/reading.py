@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,7 @@ from isaaclab_arena.storage.layout import episode_file_name, poster_file
 
 
 class Reader(HTMLParser):
-    """Collects the cells of the tables of jobs and of suites, the text of elements by id, and every tag.
-
-    Args:
-        html: The page.
-    """
+    """Collects the cells of the tables of jobs and of suites, the text of elements by id, and every tag."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -83,3 +80,8 @@ def write_recording(directory: Path, job: str, episode: int, arrays: dict[str, n
     path.parent.mkdir(exist_ok=True)
     said = {"control_dt": 0.05}
     write_episode(path, RecordedEpisode(episode_index=episode, arrays=arrays, attributes=said, env_args={}))
+
+
+def words_of(html: str) -> str:
+    """Text of a page, without its tags."""
+    return " ".join(re.sub(r"<[^>]+>", "", html).split())

@@ -26,13 +26,9 @@ NAMES = ("shoulder", "elbow")
 
 def arrays_of(num_steps: int, **more: np.ndarray) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(num_steps)
-    own = {
-        "actions": generator.uniform(-1, 1, (num_steps, 2)).astype(np.float32),
-        "rewards": generator.random(num_steps).astype(np.float32),
-        "obs/robot_joint_pos": generator.normal(size=(num_steps, 2)).astype(np.float32),
-        "obs/robot_joint_vel": generator.normal(size=(num_steps, 2)).astype(np.float32),
-        "obs/gripper_pos": generator.random((num_steps, 1)).astype(np.float32),
-    }
+    shapes = {"actions": (2,), "rewards": (), "obs/robot_joint_pos": (2,), "obs/robot_joint_vel": (2,)}
+    shapes["obs/gripper_pos"] = (1,)
+    own = {name: generator.uniform(-1, 1, (num_steps, *shape)).astype(np.float32) for name, shape in shapes.items()}
     return own | more
 
 
@@ -54,11 +50,6 @@ def traces_of(run: Path, *, running: bool = False) -> list[dict[str, Any]]:
     return Reader(html_of(page, run)).data["traces"]
 
 
-def values_of(panel: dict[str, Any]) -> np.ndarray:
-    values = unpacked_numbers(panel["values"], panel["width"] * panel["count"])
-    return np.broadcast_to(values, panel["width"] * panel["count"]).reshape(panel["width"], panel["count"]).T
-
-
 def test_a_filmed_episode_has_its_joints_gripper_actions_and_reward_with_names_units_and_bounds(tmp_path: Path):
     arrays = arrays_of(30)
     told = {0: EpisodeEvents(progress=0.5, decisive="dropped", seen={"dropped": (7, 2)})}
@@ -66,23 +57,18 @@ def test_a_filmed_episode_has_its_joints_gripper_actions_and_reward_with_names_u
     assert (trace["dt"], trace["steps"], trace["events"]) == (0.05, 30, [["dropped", 7, 2]])
     main = {panel["title"]: panel for panel in trace["panels"] if panel["main"]}
     assert [*main] == ["Joint positions", "Gripper", "Actions", "Reward"]
-    for title, name in zip(main, ("obs/robot_joint_pos", "obs/gripper_pos", "actions", "rewards"), strict=True):
-        np.testing.assert_allclose(values_of(main[title]), arrays[name].reshape(30, -1), atol=1e-4)
+    names = ("obs/robot_joint_pos", "obs/gripper_pos", "actions", "rewards")
+    for panel, name in zip(main.values(), names, strict=True):
+        values = unpacked_numbers(panel["values"], panel["width"] * 30).reshape(panel["width"], 30).T
+        np.testing.assert_allclose(values, arrays[name].reshape(30, -1), atol=1e-4)
     actions = main["Actions"]
-    assert (actions["names"], actions["unit"], actions["low"], actions["high"]) == (
-        [*NAMES],
-        "rad",
-        [-1, -1],
-        [1, None],
-    )
+    assert (actions["names"], actions["unit"]) == ([*NAMES], "rad")
+    assert (actions["low"], actions["high"]) == ([-1, -1], [1, None])
     # An action is that of the moment before a step, its reward that of the moment after it.
     assert (actions["first"], main["Reward"]["first"]) == (0, 1)
     assert [panel["title"] for panel in trace["panels"] if not panel["main"]] == ["robot joint vel"]
-
-
-def test_an_environment_of_another_kind_shows_what_it_observes(tmp_path: Path):
-    arrays = {"actions": np.zeros((5, 1), np.float32), "obs/observation": np.arange(10.0).reshape(5, 2)}
-    (trace,) = traces_of(write_recorded_run(tmp_path / "run", {0: arrays}))
+    other = {"actions": np.zeros((5, 1), np.float32), "obs/observation": np.arange(10.0).reshape(5, 2)}
+    (trace,) = traces_of(write_recorded_run(tmp_path / "of another kind", {0: other}))
     assert [(panel["title"], panel["main"]) for panel in trace["panels"]] == [("Actions", True), ("observation", True)]
 
 
@@ -123,11 +109,9 @@ def test_without_room_for_all_curves_the_main_ones_are_kept_and_films_inside_of_
 
 
 def test_episodes_that_show_a_reason_have_their_traces_before_others(tmp_path: Path):
-    moments = (1, 9, 5, 5, 5, 9)
-    told = {
-        index: EpisodeEvents(progress=0.5, decisive="dropped", seen={"dropped": (moment, 1)})
-        for index, moment in enumerate(moments)
-    }
+    told = {}
+    for index, moment in enumerate((1, 9, 5, 5, 5, 9)):
+        told[index] = EpisodeEvents(progress=0.5, decisive="dropped", seen={"dropped": (moment, 1)})
     run = write_recorded_run(tmp_path / "run", {index: arrays_of(10) for index in range(6)}, events=told)
     assert [trace["episode"] for trace in traces_of(run)] == [2, 3, 4, 0, 1, 5]
 

@@ -1,26 +1,36 @@
 """Builds what ranks leave on disk, without running anything."""
 
-from collections.abc import Sequence
+import dataclasses
+import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rich.console import Console
+
+from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.columns import EPISODES, GROUPS, JOBS, SUITES, Column
+from isaaclab_arena.results.console import print_summary
+from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.rows import JobEvidence
 from isaaclab_arena.storage.commits import CommitLine, CommitLog, CommitWriter
+from isaaclab_arena.storage.contents import Node
 from isaaclab_arena.storage.ledger import (
     Attempt,
     JobReport,
     PlanEntry,
     ReportedStatus,
     Reproducible,
+    RunPlan,
     write_job_report,
     write_run_plan,
 )
-from tests.storage.plan_entries import HERE, plan_entry, run_plan
 
 Value = TypeVar("Value")
 LETTERS = {"s": Outcome.SUCCESS, "f": Outcome.FAILURE, "t": Outcome.TIMEOUT, "e": Outcome.ERROR, "u": None}
+HERE = Node(host="here", cpu="some", cores=2, platform="Linux")
+_RESOLVED = {field.name for field in dataclasses.fields(PlanEntry)}
 
 
 def there(value: Value | None) -> Value:
@@ -47,6 +57,20 @@ def job_row(evidence: JobEvidence) -> dict[str, Any]:
 def episode_row(job: PlanEntry, line: CommitLine) -> dict[str, Any]:
     [episode] = JobEvidence(job=job, log=CommitLog(lines=(line,)), reports=()).episodes
     return {each.name: each.value(episode) for each in EPISODES}
+
+
+def plan_entry(name: str, *, rank: int | None = 0, **said: Any) -> PlanEntry:
+    """Return the entry of a job; what is no key of an entry is one of the job itself."""
+    asked = {"index": 0, "environment": "lift_object", "policy_type": "zero_action", "seed": 3}
+    asked |= {key: value for key, value in said.items() if key not in _RESOLVED}
+    resolved = {key: value for key, value in said.items() if key in _RESOLVED}
+    return PlanEntry(config=JobConfig(name=name, **asked), rank=rank, **resolved)
+
+
+def run_plan(*jobs: PlanEntry, world_size: int = 1, **changes: Any) -> RunPlan:
+    said = {"run_id": "run", "created_at": "2026-01-01T00:00:00+00:00", "config_hash": "abc", "command_line": ()}
+    said |= {"source_file": "jobs.json", "versions": {}, "git_revision": None, "machine": HERE}
+    return RunPlan(jobs=jobs, world_size=world_size, **{**said, "devices": ("cpu",) * world_size, **changes})
 
 
 def planned(name: str = "lift", **said) -> PlanEntry:
@@ -80,20 +104,9 @@ def commit_lines(outcomes: str, *, job: str = "lift", rank: int = 0, first: int 
 
 
 def report(job: str = "lift", rank: int = 0, **changes) -> JobReport:
-    values = {
-        "job": job,
-        "rank": rank,
-        "device": "cpu",
-        "status": ReportedStatus.COMPLETED,
-        "started_at": "",
-        "ended_at": "",
-        "wall_s": 4.0,
-        "build_s": 1.0,
-        "simulate_s": 2.0,
-        "env_steps": 600,
-        "reproducible": Reproducible.BITWISE,
-    }
-    return JobReport(**{**values, **changes})
+    said = {"device": "cpu", "status": ReportedStatus.COMPLETED, "started_at": "", "ended_at": "", "wall_s": 4.0}
+    said |= {"build_s": 1.0, "simulate_s": 2.0, "env_steps": 600, "reproducible": Reproducible.BITWISE}
+    return JobReport(**{"job": job, "rank": rank, **said, **changes})
 
 
 def write_plan(directory: Path, *jobs: PlanEntry, world_size: int = 1) -> None:
@@ -101,19 +114,9 @@ def write_plan(directory: Path, *jobs: PlanEntry, world_size: int = 1) -> None:
 
 
 def attempt(number: int = 1, **changes) -> Attempt:
-    values = {
-        "number": number,
-        "run_id": f"run{number}",
-        "started_at": "2026-01-01T00:00:00+00:00",
-        "command_line": (),
-        "assignment": "round_robin",
-        "world_size": 1,
-        "devices": ("cpu",),
-        "versions": {},
-        "git_revision": None,
-        "machine": HERE,
-    }
-    return Attempt(**{**values, **changes})
+    said = {"run_id": f"run{number}", "started_at": "2026-01-01T00:00:00+00:00", "assignment": "round_robin"}
+    said |= {"command_line": (), "versions": {}, "git_revision": None, "machine": HERE}
+    return Attempt(**{"number": number, "world_size": 1, "devices": ("cpu",), **said, **changes})
 
 
 def write_lines(directory: Path, lines: list[CommitLine]) -> Path:
@@ -137,3 +140,14 @@ def write_job(directory: Path, outcomes: str, *reports: JobReport, **said) -> Pa
     for each in reports or (report(),):
         write_report(directory, each)
     return directory
+
+
+def printed(show: Callable[[Console], object], width: int = 120, *, colour: bool = False) -> str:
+    stream = io.StringIO()
+    show(Console(file=stream, width=width, force_terminal=colour, color_system="standard" if colour else None))
+    return stream.getvalue()
+
+
+def summary(directory: Path, width: int = 140) -> str:
+    """Return what the terminal shows of a run at its end."""
+    return printed(lambda console: print_summary(merge_results(directory), directory, console), width)

@@ -1,19 +1,16 @@
 """Summaries of jobs and of suites."""
 
 import dataclasses
-import io
 import os
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from rich.console import Console
 
 from isaaclab_arena.api import Results
 from isaaclab_arena.config.options import UNKNOWN
 from isaaclab_arena.config.schema import SuiteMember
-from isaaclab_arena.results.console import MAX_JOBS_SHOWN, print_summary
 from isaaclab_arena.results.merge import (
     LATER_COLUMNS,
     merge_results,
@@ -33,19 +30,13 @@ from tests.results.evidence import (
     commit_lines,
     planned,
     report,
+    summary,
     there,
     write_job,
     write_lines,
     write_plan,
     write_report,
 )
-
-
-def shown(directory: Path, width: int = 140) -> str:
-    stream = io.StringIO()
-    print_summary(merge_results(directory), directory, Console(file=stream, width=width))
-    return stream.getvalue()
-
 
 FAILURE = report(rank=2, status=ReportedStatus.FAILED, error="ValueError: no", traceback_file="lift/traceback.txt")
 BEGUN = report(status=ReportedStatus.BEGUN)
@@ -65,7 +56,7 @@ SAID = {
 
 @pytest.mark.parametrize(("outcomes", "reports", "job", "words"), SAID.values(), ids=SAID)
 def test_below_the_table_stands_once_what_is_to_be_known_of_it(tmp_path, outcomes, reports, job, words):
-    text = shown(write_job(tmp_path, outcomes, *reports, **job))
+    text = summary(write_job(tmp_path, outcomes, *reports, **job))
     assert [text.count(word) for word in words] == [1] * len(words)
     assert words or "*" not in text
 
@@ -75,7 +66,7 @@ def test_episodes_that_count_in_place_of_an_error_or_were_solved_where_they_star
     write_lines(tmp_path, [dataclasses.replace(line, attempt=2) for line in commit_lines("ss")])
     solved = [dataclasses.replace(each, termination="solved_at_start") for each in commit_lines("eee", first=3)]
     write_lines(tmp_path, solved)
-    text = shown(tmp_path)
+    text = summary(tmp_path)
     assert "2 episodes count that ended in an error at first" in text
     assert "job 'lift': 3 of 6 episodes were solved at their start" in text
 
@@ -86,22 +77,19 @@ def test_a_job_says_when_a_fifth_of_its_episodes_end_in_their_first_step(tmp_pat
     short = [dataclasses.replace(each, length=1) for each in commit_lines(outcomes)]
     write_lines(tmp_path, [*short, *commit_lines("s" * (10 - len(short)), first=len(short))])
     write_report(tmp_path, report())
-    assert ("job 'lift': 2 of 10 episodes ended in their first step" in shown(tmp_path)) is is_said
+    assert ("job 'lift': 2 of 10 episodes ended in their first step" in summary(tmp_path)) is is_said
 
 
 def test_where_doing_nothing_succeeds_the_rates_of_that_environment_are_to_be_read_beside_it(tmp_path):
     names = ["nothing", "idle", "other", *(f"step_{number}" for number in range(8))]
-    said: dict[str, dict[str, Any]] = {name: {"policy_type": "scripted"} for name in names} | {
-        "nothing": {},
-        "idle": {},
-    }
+    said: dict[str, dict[str, Any]] = {name: {"policy_type": "scripted"} for name in names[2:]}
     said["other"]["environment_args"] = {"object": "mug"}
-    write_plan(tmp_path, *(planned(name, index=at, **said[name]) for at, name in enumerate(names)))
+    write_plan(tmp_path, *(planned(name, index=at, **said.get(name, {})) for at, name in enumerate(names)))
     for name in names:
         write_lines(tmp_path, commit_lines("ssffffffff", job=name))
         write_report(tmp_path, report(job=name))
-    text = shown(tmp_path)
-    assert "'nothing': a policy that does nothing succeeds in 2 of 10 episodes" in text
+    text = summary(tmp_path)
+    assert "succeeds in 2 of 10 episodes" in text
     assert text.count("step_0, step_1, step_2, step_3, step_4 and 3 others with that\n") == 2
 
 
@@ -133,27 +121,12 @@ def test_tables_that_lack_pictures_are_stale_only_where_some_were_counted(tmp_pa
     assert stale == ({"timing.csv", "timing.parquet", "results.json"} if drawn else set())
 
 
-def test_results_of_a_version_that_named_datasets_on_other_nodes_are_what_a_merge_gives(tmp_path):
-    merged = merge_results(write_job(tmp_path, "ss"))
+@pytest.mark.parametrize(("told", "is_stale"), [('  "elsewhere": [],\n', False), ('  "elsewhere": [{}],\n', True)])
+def test_results_of_a_version_that_named_datasets_on_other_nodes_are_what_a_merge_gives(tmp_path, told, is_stale):
+    merged, results = merge_results(write_job(tmp_path, "ss")), tmp_path / "results.json"
     write_tables(tmp_path, merged)
-    results = tmp_path / "results.json"
-    for told, stale in (('  "elsewhere": [],\n', []), ('  "elsewhere": [{}],\n', [results])):
-        whole = results.read_text()
-        results.write_text(whole.replace('  "sources"', told + '  "sources"'))
-        assert stale_tables(tmp_path, merged) == stale
-        results.write_text(whole)
-
-
-def test_a_run_of_very_many_jobs_shows_the_first_of_them(tmp_path):
-    jobs = [planned(f"lift{index}", index=index, num_episodes=1) for index in range(MAX_JOBS_SHOWN + 3)]
-    write_plan(tmp_path, *jobs)
-    for job in jobs:
-        (tmp_path / job.name).mkdir()
-        write_lines(tmp_path, commit_lines("s", job=job.name))
-    text = shown(tmp_path)
-    assert f"lift{MAX_JOBS_SHOWN - 1} " in text
-    assert f"lift{MAX_JOBS_SHOWN} " not in text
-    assert "... and 3 more jobs, all in results.csv" in text
+    results.write_text(results.read_text().replace('  "sources"', told + '  "sources"'))
+    assert stale_tables(tmp_path, merged) == [results] * is_stale
 
 
 # Tests of the one row that a suite has.
@@ -207,7 +180,7 @@ BOUNDS = ("status", "scored", "mean_rate", "mean_lower_bound", "mean_upper_bound
 def test_errors_and_missing_episodes_widen_the_bounds_of_the_mean(tmp_path, first, second, expected, words):
     [row] = rows(write_suites(tmp_path, {"mine-0": first, "mine-1": second}))
     assert tuple(row[name] for name in BOUNDS) == expected
-    text = shown(tmp_path, 200)
+    text = summary(tmp_path, 200)
     assert ("* suite 'mine'" in text) is bool(words)
     for word in words:
         assert word in text
@@ -215,25 +188,23 @@ def test_errors_and_missing_episodes_widen_the_bounds_of_the_mean(tmp_path, firs
 
 def test_the_console_shows_one_line_per_suite_below_the_jobs(tmp_path):
     write_suites(tmp_path, {"mine-0": "s" * 10, "mine-1": "s" * 10, "lift": "s", "other-0": "sf"})
-    mine, other = [line.split() for line in shown(tmp_path, 200).splitlines() if "libero_goal" in line]
+    mine, other = [line.split() for line in summary(tmp_path, 200).splitlines() if "libero_goal" in line]
     assert " ".join(mine) == "mine libero_goal 2 20 100.0 [83.9, 100.0] 100.0 [83.9, 100.0] 0 0 completed"
     assert other[0] == "other"
 
 
 def test_tables_of_suites_are_the_same_bytes_for_any_ranks_and_after_an_interruption(tmp_path):
     outcomes = {"mine-0": "sfs", "mine-1": "sss", "mine-2": "ffe"}
-    written = []
-    for world_size in (1, 2, 3):
-        directory = write_suites(tmp_path / str(world_size), outcomes, world_size=world_size)
-        write_tables(directory, merge_results(directory))
-        written.append((directory / "suites.csv").read_bytes())
     begun = write_suites(tmp_path / "begun", {**outcomes, "mine-2": "f--"})
-    begun.joinpath("run.json").unlink()
-    write_plan(begun, *(dataclasses.replace(job) for job in merge_results(tmp_path / "1").plan.jobs))
     write_lines(begun, commit_lines("ffe", job="mine-2")[1:])
     write_report(begun, report("mine-2"))
-    write_tables(begun, merge_results(begun))
-    assert (begun / "suites.csv").read_bytes() == written[0] == written[1] == written[2]
+    written = {begun: begun / "suites.csv"}
+    for world_size in (1, 2, 3):
+        directory = write_suites(tmp_path / str(world_size), outcomes, world_size=world_size)
+        written[directory] = directory / "suites.csv"
+    for directory in written:
+        write_tables(directory, merge_results(directory))
+    assert len({path.read_bytes() for path in written.values()}) == 1
     table = pd.read_parquet(begun / "suites.parquet")
     assert list(table.columns) == list(SUITE_COLUMNS)
     assert stale_tables(begun, merge_results(begun)) == []
@@ -243,15 +214,13 @@ def test_tables_of_suites_are_the_same_bytes_for_any_ranks_and_after_an_interrup
 
 def test_a_suite_names_what_decides_its_numbers_beside_the_policy(tmp_path):
     directory = write_suites(tmp_path, {"mine-0": "ss-", "mine-1": "sf-"})
+    facts = {"protocol": "openpi", "engine": "mujoco 3.3.2", "numpy": "1.26"}
     for task in range(2):
-        facts = {"environment": f"libero:goal/{task}", "protocol": "openpi", "engine": "mujoco 3.3.2", "numpy": "1.26"}
-        write_report(directory, report(f"mine-{task}", simulated_by=facts))
-    write_tables(directory, merge_results(directory))
+        own = {"environment": f"libero:goal/{task}", **facts}
+        write_report(directory, report(f"mine-{task}", simulated_by=own))
     [row] = rows(directory)
     assert (row["protocol"], row["engine"], row["simulated_by"]) == ("openpi", "mujoco 3.3.2", '{"numpy": "1.26"}')
-    assert "suite 'mine': played by protocol openpi on mujoco 3.3.2" in shown(directory, 200)
-    stored = there(stored_results(directory))
-    assert records(stored.suites) == [row]
+    assert "suite 'mine': played by protocol openpi on mujoco 3.3.2" in summary(directory, 200)
     write_report(directory, report("mine-1", attempt=2, simulated_by={"protocol": "openpi", "engine": "mujoco 3.9.0"}))
     [row] = rows(directory)
     assert (row["engine"], row["simulated_by"]) == ("mujoco 3.3.2 | mujoco 3.9.0", '{"numpy": ["1.26", null]}')
@@ -278,20 +247,15 @@ def write_benchmark(directory: Path, facts: dict[str, dict], assets: dict[str, s
 def test_the_row_of_a_job_names_what_decides_its_number_beside_the_policy(tmp_path):
     facts = {"mine-0": LIBERO, "mine-1": {**LIBERO, "MUJOCO_GL": "egl"}, "lift": {"engine": "mujoco 4.0.0"}}
     assets = {"mine-0": "1" * 64, "mine-1": "2" * 64}
-    written = [
-        write_benchmark(tmp_path / str(ranks), facts, assets, world_size=ranks) / "results.csv" for ranks in (1, 3)
-    ]
-    assert written[0].read_bytes() == written[1].read_bytes()
-    directory = written[0].parent
-    table = pd.read_csv(written[0])
+    directory, other = (write_benchmark(tmp_path / str(n), facts, assets, world_size=n) for n in (1, 3))
+    assert (directory / "results.csv").read_bytes() == (other / "results.csv").read_bytes()
+    table = pd.read_csv(directory / "results.csv")
     assert list(table.columns) == [*JOB_COLUMNS, *BENCHMARK_COLUMNS]
-    first, second, lift = records(table)
-    assert (first["protocol"], first["engine"]) == ("openpi", "mujoco 3.3.2")
-    assert first["simulated_by"] == '{"MUJOCO_GL": "osmesa", "python": "3.11.7"}'
-    assert second["simulated_by"] == '{"MUJOCO_GL": "egl", "python": "3.11.7"}'
+    first, second, lift = ([row[name] for name in BENCHMARK_COLUMNS] for row in records(table))
     hashes = [one_hash({"": each}) for each in assets.values()]
-    assert [first["environment_sha256"], second["environment_sha256"]] == hashes
-    assert [lift[name] for name in BENCHMARK_COLUMNS] == [None] * 4
+    assert first == ["openpi", "mujoco 3.3.2", '{"MUJOCO_GL": "osmesa", "python": "3.11.7"}', hashes[0]]
+    assert second == ["openpi", "mujoco 3.3.2", '{"MUJOCO_GL": "egl", "python": "3.11.7"}', hashes[1]]
+    assert lift == [None] * 4
     [suite] = rows(directory)
     assert suite["simulated_by"] == '{"MUJOCO_GL": ["egl", "osmesa"], "python": "3.11.7"}'
     assert suite["environment_sha256"] not in [*hashes, None, UNKNOWN]
@@ -301,17 +265,14 @@ def test_the_row_of_a_job_names_what_decides_its_number_beside_the_policy(tmp_pa
     assert list(Results(stored, directory).jobs.columns) == list(table.columns)
 
 
-def test_what_a_benchmark_was_is_unknown_where_nobody_wrote_the_hash_of_its_files_down(tmp_path):
-    facts = {"mine-0": LIBERO, "mine-1": LIBERO, "lift": {"engine": "mujoco 4.0.0"}}
-    directory = write_benchmark(tmp_path, facts, {"mine-0": "1" * 64})
-    first, second, _ = records(merge_results(directory).jobs)
+def test_what_a_benchmark_was_is_unknown_without_hashes_and_jobs_of_this_package_have_no_such_columns(tmp_path):
+    names = ("mine-0", "mine-1", "lift")
+    unknown = write_benchmark(tmp_path / "unknown", dict.fromkeys(names, LIBERO), {"mine-0": "1" * 64})
+    first, second, _ = records(merge_results(unknown).jobs)
     assert len(first["environment_sha256"]) == 64
-    assert second["environment_sha256"] == rows(directory)[0]["environment_sha256"] == UNKNOWN
-
-
-def test_jobs_of_this_package_have_no_such_columns(tmp_path):
-    facts = {name: {"engine": "mujoco 4.0.0", "model_sha256": "abc"} for name in ("mine-0", "mine-1", "lift")}
-    directory = write_benchmark(tmp_path, facts, {})
+    assert second["environment_sha256"] == rows(unknown)[0]["environment_sha256"] == UNKNOWN
+    own = {"engine": "mujoco 4.0.0", "model_sha256": "abc"}
+    directory = write_benchmark(tmp_path / "own", dict.fromkeys(names, own), {})
     assert list(pd.read_csv(directory / "results.csv").columns) == list(JOB_COLUMNS)
     assert list(pd.read_csv(directory / "suites.csv").columns) == [*SUITE_COLUMNS, *SIMULATION_COLUMNS]
 
@@ -321,10 +282,4 @@ def test_a_run_without_suites_has_no_table_of_them(tmp_path):
     write_tables(tmp_path, merge_results(tmp_path))
     assert not list(tmp_path.glob("suites.*"))
     assert '"suites"' not in (tmp_path / "results.json").read_text()
-    assert "mean of tasks" not in shown(tmp_path)
-
-
-@pytest.mark.parametrize(("outcomes", "status"), [("ss", "completed"), ("s-", "interrupted"), ("--", "interrupted")])
-def test_a_suite_stands_where_the_least_of_its_tasks_does(tmp_path, outcomes, status):
-    [row] = rows(write_suites(tmp_path, {"mine-0": "ss", "mine-1": outcomes}))
-    assert row["status"] == status
+    assert "mean of tasks" not in summary(tmp_path)

@@ -12,17 +12,7 @@ FILES = sorted(
     {path for directory in DIRECTORIES for path in (ROOT / directory).rglob("*.py")} | {ROOT / "eval_runner.py"}
 )
 
-UNPICKLING_MODULES = {
-    "pickle",
-    "_pickle",
-    "cPickle",
-    "dill",
-    "cloudpickle",
-    "joblib",
-    "marshal",
-    "shelve",
-    "jsonpickle",
-}
+UNPICKLING_MODULES = {"pickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
 FORBIDDEN_NAMES = {"eval", "exec", "compile", "__import__", "breakpoint"}
 FORBIDDEN_ARGUMENTS = {"allow_pickle": True, "trust_remote_code": True, "weights_only": False, "shell": True}
 FORBIDDEN_CALLS = {"os.system", "os.popen", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "pd.read_pickle",
@@ -70,46 +60,36 @@ def test_no_module_unpickles_evaluates_text_or_trusts_code_that_comes_with_data(
     assert {name: offence for name, offence in found.items() if offence} == {}
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import pickle",
-        "from pickle import loads",
-        "import joblib.numpy_pickle",
-        "importlib.import_module('dill')",
-        "eval('1')",
-        "exec(text)",
-        "os.system('ls')",
-        "subprocess.run('ls', shell=True)",
-        "torch.load(path)",
-        "torch.load(path, weights_only=False)",
-        "torch.load(path, weights_only=trusted)",
-        "np.load(path)",
-        "np.load(path, allow_pickle=True)",
-        "yaml.load(text)",
-        "yaml.load(text, Loader=yaml.Loader)",
-        "yaml.unsafe_load(text)",
-        "AutoModel.from_pretrained(name, trust_remote_code=True)",
-        "AutoModel.from_pretrained(name, trust_remote_code=options.trust)",
-    ],
+UNSAFE = (
+    "import pickle",
+    "from pickle import loads",
+    "import joblib.numpy_pickle",
+    "importlib.import_module('dill')",
+    "eval('1')",
+    "exec(text)",
+    "os.system('ls')",
+    "subprocess.run('ls', shell=True)",
+    "torch.load(path)",
+    "torch.load(path, weights_only=trusted)",
+    "np.load(path)",
+    "np.load(path, allow_pickle=True)",
+    "yaml.load(text)",
+    "yaml.load(text, Loader=yaml.Loader)",
+    "yaml.unsafe_load(text)",
+    "AutoModel.from_pretrained(name, trust_remote_code=options.trust)",
 )
-def test_the_check_knows_what_it_looks_for(source):
-    assert list(offences(source))
+SAFE = (
+    "torch.load(path, weights_only=True)",
+    "np.load(path, allow_pickle=False)",
+    "yaml.load(text, Loader=_CoreLoader)",
+    "model.eval()",
+    "re.compile('a')",
+)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "torch.load(path, weights_only=True)",
-        "np.load(path, allow_pickle=False)",
-        "yaml.load(text, Loader=_CoreLoader)",
-        "model.eval()",
-        "re.compile('a')",
-        "spec.compile()",
-    ],
-)
-def test_the_check_lets_pass_what_is_safe(source):
-    assert not list(offences(source))
+@pytest.mark.parametrize("source", [*UNSAFE, *SAFE])
+def test_the_check_finds_what_is_unsafe_and_nothing_else(source):
+    assert bool(list(offences(source))) == (source in UNSAFE)
 
 
 def test_a_security_policy_says_how_to_report():

@@ -56,29 +56,21 @@ def directories(tmp_path):
     (robot / "linked").symlink_to(outside)
     (robot / "inner" / "includes.xml").write_text('<mujoco><include file="../outside/part.xml"/></mujoco>')
     (robot / "inner" / "directories.xml").write_text('<mujoco><compiler meshdir="../outside"/></mujoco>')
-    attached = (
-        MESH.format(name="../../outside/m.obj")
-        .replace("<geom", '<body name="b"><geom')
-        .replace("/></w", "/></body></w")
-    )
+    attached = MESH.format(name="../../outside/m.obj").replace("<geom", '<body name="b"><geom')
+    attached = attached.replace("/></w", "/></body></w")
     (robot / "inner" / "attached.xml").write_text(f"<mujoco>{attached}</mujoco>")
     return robot, outside
 
 
 @pytest.mark.parametrize("escape", ESCAPES)
-def test_every_way_out_of_the_directory_is_found(directories, escape):
-    robot, outside = directories
-    (robot / "robot.xml").write_text(f"<mujoco>{ESCAPES[escape].replace('{outside}', str(outside))}</mujoco>")
-    with pytest.raises(ConfigError, match=re.escape(f"leads to '{outside}/") + r"[\w.]+', which is not below"):
-        build(described(robot, "robot.xml"))
-
-
-@pytest.mark.parametrize("escape", [name for name in ESCAPES if "t.png" not in ESCAPES[name]])
-def test_every_way_out_is_one_that_mujoco_would_take(directories, escape):
+def test_every_way_out_of_the_directory_that_mujoco_would_take_is_found(directories, escape):
     robot, outside = directories
     mjcf = robot / "robot.xml"
     mjcf.write_text(f"<mujoco>{ESCAPES[escape].replace('{outside}', str(outside))}</mujoco>")
-    mujoco.MjModel.from_xml_path(str(mjcf))
+    if "t.png" not in ESCAPES[escape]:
+        mujoco.MjModel.from_xml_path(str(mjcf))
+    with pytest.raises(ConfigError, match=re.escape(f"leads to '{outside}/") + r"[\w.]+', which is not below"):
+        build(described(robot, "robot.xml"))
 
 
 def test_files_below_the_directory_are_no_way_out(directories):
@@ -127,15 +119,7 @@ def test_a_description_whose_mjcf_file_lies_elsewhere_is_refused_with_the_path(d
         build(described(robot, way.replace("{outside}", str(outside))))
     [problem] = refused.value.problems
     assert problem.key == "arena_env_args.embodiment"
-    expected = f"{robot / 'robot.yaml'}: mjcf: leads to '{outside / 'robot.xml'}', which is not below '{robot}'"
-    assert problem.message.startswith(expected)
-
-
-def test_a_description_whose_mjcf_file_includes_another_directories_is_refused_with_the_path(directories):
-    robot, outside = directories
-    (robot / "robot.xml").write_text(f'<mujoco><include file="../outside/part.xml"/>{BODY}</mujoco>')
-    with pytest.raises(ConfigError, match=re.escape(f"leads to '{outside / 'part.xml'}'")):
-        build(described(robot, "robot.xml"))
+    assert problem.message.startswith(f"{robot / 'robot.yaml'}: mjcf: leads to '{outside / 'robot.xml'}'")
 
 
 def test_a_checkout_of_menagerie_may_lie_anywhere_and_keeps_its_files_below_itself(directories, monkeypatch):
@@ -144,9 +128,8 @@ def test_a_checkout_of_menagerie_may_lie_anywhere_and_keeps_its_files_below_itse
     (outside / "arm" / "arm.xml").write_text(MJCF)
     monkeypatch.setenv("MENAGERIE_ROOT", str(outside))
     build(described(robot, "../outside/arm/arm.xml"))
-    (outside / "arm" / "arm.xml").write_text(
-        MJCF.replace("<worldbody>", '<include file="../../robot/x.xml"/><worldbody>')
-    )
+    elsewhere = MJCF.replace("<worldbody>", '<include file="../../robot/x.xml"/><worldbody>')
+    (outside / "arm" / "arm.xml").write_text(elsewhere)
     (robot / "x.xml").write_text("<mujoco/>")
     with pytest.raises(ConfigError, match="leads to"):
         build(described(robot, "../outside/arm/arm.xml"))

@@ -11,16 +11,8 @@ from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.policies import PolicyBase
 from tests.environments.gym.gym_mischief import ID
 
-WICKED = [
-    "\x1b[2J\x1b[31mred",
-    "over\rwritten",
-    "back\b\b",
-    "\x9b31m",
-    "\u202eevil",
-    "a\u2066b",
-    "a\u2028b",
-    "half \udcff",
-]
+WICKED = ["\x1b[2J\x1b[31mred", "over\rwritten", "back\b\b", "\x9b31m", "\u202eevil", "a\u2066b", "a\u2028b"]
+WICKED += ["half \udcff"]
 STEERING = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
@@ -41,7 +33,7 @@ def evaluate(directory: Path, job: dict) -> int:
 def test_a_mistake_is_shown_without_what_it_would_do_to_the_screen(tmp_path, capfd, text):
     wrong = {"arena_env_args": {"environment": f"reach{text}"}, "policy_type": f"zero{text}", f"key{text}": 1}
     assert evaluate(tmp_path, wrong) == 2
-    assert evaluate(tmp_path, {"arena_env_args": {"environment": f"reach{text}"}, "policy_type": f"a.{text}.b"}) == 2
+    assert evaluate(tmp_path, {**wrong, "policy_type": f"a.{text}.b"}) == 2
     shown = capfd.readouterr()
     assert "unknown key" in shown.err
     assert "no environment called" in shown.err

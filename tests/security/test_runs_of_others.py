@@ -30,38 +30,26 @@ NEVER_READ = {".csv", ".md", ".tex", ".html"}
 ENDINGS = range(5)
 
 
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def loop(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-def directory(path: Path) -> None:
-    path.mkdir()
-
-
-def deep(path: Path) -> None:
-    path.write_text("[" * 100_000 + "]" * 100_000)
-
-
-def deep_object(path: Path) -> None:
-    path.write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
-
-
 def huge(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(2**40)
+    path.touch()
+    os.truncate(path, 2**40)
 
 
 def elsewhere(path: Path) -> None:
-    path.symlink_to(secret_beside(path))
-
-
-def secret_beside(path: Path) -> Path:
+    """Put a link to the secret, which lies beside the run, in a file's place."""
     run = next(parent for parent in path.parents if parent.name == "run")
-    return run.parent / "secret"
+    path.symlink_to(run.parent / "secret")
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "elsewhere": elsewhere,
+    "deep": lambda path: path.write_text("[" * 100_000 + "]" * 100_000),
+    "deep object": lambda path: path.write_text('{"a":' * 100_000 + "1" + "}" * 100_000),
+    "loop": lambda path: path.symlink_to(path.name),
+    "directory": Path.mkdir,
+    "huge": huge,
+}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +72,7 @@ def names(run: Path) -> list[str]:
     return sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
 
 
-def check(run: Path, place: Path, damage: Callable[[Path], None], files: Sequence[str], commands: Sequence) -> None:
+def check(run: Path, place: Path, damage: Callable[[Path], object], files: Sequence[str], commands: Sequence) -> None:
     (place / "secret").write_bytes(SECRET)
     for name in files:
         copy = place / "run"
@@ -103,19 +91,19 @@ def check(run: Path, place: Path, damage: Callable[[Path], None], files: Sequenc
                 shutil.rmtree(each)
 
 
-@pytest.mark.parametrize("damage", [pipe, deep, elsewhere])
+@pytest.mark.parametrize("damage", ["pipe", "deep", "elsewhere"])
 def test_commands_end_without_a_traceback_and_leak_no_other_file(run, tmp_path, damage, capsys):
     files = [name for name in names(run) if Path(name).suffix not in NEVER_READ]
-    check(run, tmp_path, damage, files, COMMANDS)
+    check(run, tmp_path, DAMAGES[damage], files, COMMANDS)
     assert SECRET.decode() not in str(capsys.readouterr())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [pipe, loop, directory, deep, deep_object, huge, elsewhere])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_every_command_ends_without_a_traceback_and_leaks_no_other_file(run, tmp_path, damage, capsys):
     # Exports copy films, of whatever size.
-    commands = [each for each in (*COMMANDS, *MORE_COMMANDS) if damage is not huge or not each.startswith("export")]
-    check(run, tmp_path, damage, names(run), commands)
+    commands = [each for each in (*COMMANDS, *MORE_COMMANDS) if damage != "huge" or not each.startswith("export")]
+    check(run, tmp_path, DAMAGES[damage], names(run), commands)
     assert SECRET.decode() not in str(capsys.readouterr())
 
 

@@ -1,5 +1,8 @@
 """An arm and a cube on a table, for tests of backends."""
 
+from typing import Any
+
+import numpy as np
 import torch
 
 from isaaclab_arena.sim.backend import Backend, StartState
@@ -32,8 +35,35 @@ def everyone(backend: Backend) -> torch.Tensor:
     return torch.ones_like(backend.diverged)
 
 
+def begin(backend: Backend) -> Any:
+    """Start all worlds, and return the backend."""
+    backend.reset(torch.arange(backend.num_envs), [start_of(env_id) for env_id in range(backend.num_envs)])
+    return backend
+
+
+def drive(backend: Backend, num_steps: int = 5) -> None:
+    """Move the first joint to and fro, in each world a little further."""
+    for step in range(num_steps):
+        backend.ctrl[:, 0] = (0.1 * float(np.sin(step)) + 0.01 * torch.arange(backend.num_envs).double()).to(
+            backend.ctrl
+        )
+        backend.step(everyone(backend), 5)
+
+
 def only(backend: Backend, *env_ids: int) -> torch.Tensor:
     """Return the mask of some worlds."""
     mask = torch.zeros_like(backend.diverged)
     mask[list(env_ids)] = True
     return mask
+
+
+def everything(backend: Backend) -> dict[str, torch.Tensor]:
+    """Return a copy of the whole state."""
+    return {name: tensor.clone() for name, tensor in (backend.snapshot() or {}).items()}
+
+
+def assert_alike(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    """Compare two states, bit for bit."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name

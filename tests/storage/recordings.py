@@ -42,13 +42,8 @@ def write_arrays(run: Path, job: str, index: int, arrays: Mapping[str, np.ndarra
 
 
 def ended(index: int, *, job: str = "lift", outcome: Outcome = Outcome.SUCCESS, **changes: Any) -> EpisodeRecord:
-    values: dict[str, Any] = {
-        "env_id": 0,
-        "success": None if outcome is Outcome.ERROR else outcome is Outcome.SUCCESS,
-        "episode_return": 1.5,
-        "termination": "terminated",
-        "conditions": {},
-        "language_instruction": "lift",
-    }
+    success = None if outcome is Outcome.ERROR else outcome is Outcome.SUCCESS
+    said: dict[str, Any] = {"env_id": 0, "success": success, "episode_return": 1.5, "termination": "terminated"}
+    said |= {"conditions": {}, "language_instruction": "lift"}
     episode = Episode(job=job, episode_index=index, seed=3)
-    return EpisodeRecord(episode=episode, outcome=outcome, **{**values, **changes})
+    return EpisodeRecord(episode=episode, outcome=outcome, **{**said, **changes})

@@ -10,7 +10,7 @@ from isaaclab_arena.recording.video import VideoFile
 from isaaclab_arena.storage.atomic import json_text, write_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, VIDEOS_DIRECTORY, video_file_name
 from isaaclab_arena.storage.ledger import read_run_plan
-from isaaclab_arena.tracking.trackers import TrackedRun, Tracker
+from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedRun, Tracker
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 CHECKPOINT = "policy_config_dict.checkpoint_path"
@@ -80,12 +80,7 @@ def write_film(directory: Path, job: str, index: int, *, num_frames: int = 3) ->
 
 
 def stopped_run(directory: Path, *, episodes: int = 12) -> None:
-    """Write a run of two jobs that go on for a while after it is known that the first is better.
-
-    Args:
-        directory: The run's directory.
-        episodes: How many of the twelve planned episodes each job runs; seven answer the question.
-    """
+    """Write a run of two jobs of 12 episodes, the seventh of which tells that the first job is better."""
     better = Question(name="better", jobs=("new", "old"), alpha=0.05, max_episodes=12)
     write_plan(directory, planned("new", num_episodes=12), planned("old", index=1, num_episodes=12))
     path = directory / RUN_PLAN_FILE
@@ -93,3 +88,7 @@ def stopped_run(directory: Path, *, episodes: int = 12) -> None:
     for name, letter in (("new", "s"), ("old", "f")):
         write_lines(directory, commit_lines(letter * episodes, job=name))
         write_report(directory, report(name))
+
+
+def points(*steps: int, rate: float = 0.5) -> list[CheckpointMeasures]:
+    return [CheckpointMeasures(series="reach", step=step, values={"success_rate": rate}) for step in steps]

@@ -2,7 +2,6 @@
 
 import json
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import pytest
 
 from isaaclab_arena.registry import imported
-from isaaclab_arena.tracking.trackers import CheckpointMeasures
 from isaaclab_arena.tracking.watched_run import export_wandb
-from tests.tracking.runs import finished_run, series_run
+from tests.tracking.runs import finished_run
 
 wandb = pytest.importorskip("wandb", reason="the extra wandb is not installed")
 
@@ -71,61 +69,27 @@ class ReadBack:
         return [tuple(line[name] for name in names) for line in self.history if names[0] in line]
 
 
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory) -> ReadBack:
-    directory = tmp_path_factory.mktemp("wandb")
-    [line] = export_wandb(finished_run(directory / "run"), directory / "there")
+def test_without_a_key_settings_rates_films_and_the_table_are_kept_in_files(tmp_path):
+    [line] = export_wandb(finished_run(tmp_path / "run"), tmp_path / "there")
     # The process of W&B's that writes the files completes them before it ends.
     wandb.teardown()
-    read = ReadBack(directory / "there")
-    assert line == f"wandb sync {read.directory}"
-    return read
-
-
-def test_without_a_key_the_run_is_kept_in_files_with_the_settings_of_each_job(shown):
+    shown = ReadBack(tmp_path / "there")
+    assert line == f"wandb sync {shown.directory}"
     assert (shown.run_id, shown.project, shown.name) == ("run", "isaaclab_arena", "run")
     assert shown.config["config_hash"] == "abc"
     assert shown.config["jobs"]["early"]["policy_config_dict.checkpoint_path"] == "runs/model_100.pt"
     assert "hush" not in str(shown.config)
-
-
-def test_each_job_and_each_checkpoint_has_its_rate_over_an_axis_of_its_own(shown):
-    [(rate, low, high, episodes)] = shown.points(
-        "early/success_rate", "early/success_low", "early/success_high", "early/episodes"
-    )
+    names = (f"early/{name}" for name in ("success_rate", "success_low", "success_high", "episodes"))
+    [(rate, low, high, episodes)] = shown.points(*names)
     assert (rate, episodes) == (pytest.approx(2 / 3), 4)
     assert low < rate < high
-    assert shown.points("late.v2/success_rate", "late.v2/episodes") == [(1.0, 2)]
     points = shown.points("checkpoints/lift_object/success_rate", "checkpoint_step")
     assert points == [(pytest.approx(2 / 3), 100), (1.0, 200)]
     axes = {"early/*": "early/episodes", "late.v2/*": "late.v2/episodes", "checkpoints/*": "checkpoint_step"}
     assert shown.axes.items() >= axes.items()
-
-
-def test_a_film_of_a_failure_and_a_table_of_the_jobs_are_kept(shown):
     [(kind, path, caption)] = shown.points("early/films/_type", "early/films/path", "early/films/caption")
-    assert kind == "video-file"
+    assert (kind, caption) == ("video-file", "early, episode 1: failure (viewport-env1-episode-1)")
     assert (shown.directory / "files" / path).stat().st_size > 0
-    assert caption == "early, episode 1: failure (viewport-env1-episode-1)"
     [(path,)] = shown.points("jobs/path")
     table = json.loads((shown.directory / "files" / path).read_text())
-    column = table["columns"].index("success_rate")
-    assert [row[column] for row in table["data"]] == [pytest.approx(2 / 3), 1.0]
-
-
-def test_a_curve_that_is_told_again_is_one_run_with_each_point_once(tmp_path):
-    tracker_of = imported("isaaclab_arena.tracking.trackers:WandbTracker")
-    for steps in ((200,), (100, 200)):
-        tracker = tracker_of(series_run(tmp_path))
-        assert not tracker.keeps_series
-        for step in steps:
-            tracker.log_checkpoint(CheckpointMeasures(series="reach", step=step, values={"success_rate": 0.5}))
-        line = tracker.close()
-        # Directories of W&B's are named by the second.
-        time.sleep(1.1)
-    wandb.teardown()
-    read = ReadBack(tmp_path)
-    assert line == f"wandb sync {read.directory}"
-    assert (read.run_id, read.name) == ("series", "watch")
-    assert read.points("checkpoint_step", "checkpoints/reach/success_rate") == [(100, 0.5), (200, 0.5)]
-    assert read.axes["checkpoints/*"] == "checkpoint_step"
+    assert [row[table["columns"].index("success_rate")] for row in table["data"]] == [pytest.approx(2 / 3), 1.0]

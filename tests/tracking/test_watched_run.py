@@ -1,9 +1,8 @@
 """A run that trackers follow."""
 
 import importlib.util
-import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,17 +15,16 @@ from isaaclab_arena.cli.main import main
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.results.merge import merge_results, write_tables
 from isaaclab_arena.storage.ledger import ReportedStatus, read_run_plan
-from isaaclab_arena.tracking.trackers import CheckpointMeasures, TrackedSeries
+from isaaclab_arena.tracking.trackers import TrackedSeries
 from isaaclab_arena.tracking.watched_run import (
     MAX_FILMS_OF_A_JOB,
     OpenedTracker,
     WatchedRun,
     export_mlflow,
     export_wandb,
-    tracked_run,
 )
 from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
-from tests.tracking.runs import NotingTracker, finished_run, series_run, stopped_run, write_film
+from tests.tracking.runs import NotingTracker, finished_run, points, series_run, stopped_run, write_film
 
 
 def watched(directory, *trackers) -> WatchedRun:
@@ -41,14 +39,14 @@ def test_each_look_tells_how_a_job_stands_and_only_what_is_new(tmp_path):
     run.look()
     assert (tracker.jobs, tracker.tables) == ([], [])
     write_lines(tmp_path, commit_lines("sf"))
-    run.look()
-    run.look()
+    for _ in range(2):
+        run.look()
     write_lines(tmp_path, commit_lines("sst", first=2))
     run.look()
     assert [(each.job, each.episodes) for each in tracker.jobs] == [("lift", 2), ("lift", 5)]
-    assert tracker.jobs[1].values["success_rate"] == pytest.approx(0.6)
-    assert tracker.jobs[1].values["success_low"] < 0.6 < tracker.jobs[1].values["success_high"]
-    assert (tracker.jobs[1].values["failures"], tracker.jobs[1].values["timeouts"]) == (1, 1)
+    values = tracker.jobs[1].values
+    assert (values["success_rate"], values["failures"], values["timeouts"]) == (pytest.approx(0.6), 1, 1)
+    assert values["success_low"] < 0.6 < values["success_high"]
 
 
 @pytest.mark.parametrize("status", [ReportedStatus.COMPLETED, ReportedStatus.FAILED])
@@ -99,21 +97,11 @@ def test_films_that_are_complete_after_their_episodes_are_told_at_the_end_and_fe
 
 def test_a_tracker_that_fails_is_warned_of_once_and_the_others_go_on(tmp_path, caplog):
     broken, sound = NotingTracker(broken="no route to host\nand more"), NotingTracker()
-    with caplog.at_level(logging.WARNING, logger="isaaclab_arena"):
-        watched(finished_run(tmp_path), broken, sound).finish()
+    watched(finished_run(tmp_path), broken, sound).finish()
     [warning] = caplog.messages
-    assert warning == "tracker 0 gets no more results of this run, which continues: no route to host"
-    assert not broken.is_closed
-    assert (len(sound.jobs), sound.is_closed) == (2, True)
-
-
-def test_what_services_show_of_a_job_is_its_settings_without_secrets(tmp_path):
-    run = finished_run(tmp_path / "sweep")
-    shown = tracked_run(run, read_run_plan(run), tmp_path)
-    assert (shown.name, shown.run_id) == ("sweep", "run")
-    assert shown.jobs["early"]["policy_config_dict.checkpoint_path"] == "runs/model_100.pt"
-    assert shown.jobs["early"]["arena_env_args.environment"] == "lift_object"
-    assert "hush" not in str(shown)
+    assert warning.startswith("tracker 0 gets no")
+    assert warning.endswith(": no route to host")
+    assert (broken.is_closed, len(sound.jobs), sound.is_closed) == (False, 2, True)
 
 
 @pytest.mark.parametrize("episodes", [8, 12])
@@ -130,7 +118,7 @@ def test_a_job_that_stopped_at_its_answer_is_complete_and_has_the_rate_of_its_ro
         assert (last.episodes, last.values["success_low"]) == (7, row["success_low"])
 
 
-# Tests of what W&B and MLflow are told, by fakes of their surface, where the libraries are not installed.
+# What W&B and MLflow are told, by fakes of their surface, where the libraries are not installed.
 
 
 class Service(ModuleType):
@@ -142,19 +130,32 @@ class Service(ModuleType):
         vars(self).update(surface)
 
 
-class WandbRun:
-    """Keeps what is logged in a run of W&B."""
+class Wandb:
+    """Keeps how a run of W&B was begun, and what is logged in it."""
 
     url = None
     settings = SimpleNamespace(sync_dir="offline-run")
 
-    def __init__(self) -> None:
-        self.axes: dict[str, str | None] = {}
+    def __init__(self, *, has_key: bool, mode: str = "online", error: str | None = None) -> None:
+        self.begun, self.axes, self.is_finished = {}, {}, False
         self.history: list[dict[str, Any]] = []
-        self.is_finished = False
+        self._has_key, self._mode, self._error = has_key, mode, error
+
+    def setup(self, settings: Any) -> Any:
+        return SimpleNamespace(settings=SimpleNamespace(mode=self._mode, project=None))
+
+    def login(self, *, prompt: bool, verify: bool) -> bool:
+        assert not prompt, "a run has no user who types a key"
+        assert not verify, "a server that is away must not stop a run"
+        return self._has_key
+
+    def init(self, **begun: Any) -> "Wandb":
+        if self._error is not None:
+            raise RuntimeError(self._error)
+        self.begun = begun
+        return self
 
     def define_metric(self, name: str, step_metric: str | None = None, *, hidden: bool = False) -> None:
-        del hidden
         self.axes[name] = step_metric
 
     def log(self, values: dict[str, Any]) -> None:
@@ -163,66 +164,37 @@ class WandbRun:
     def finish(self) -> None:
         self.is_finished = True
 
-
-class Wandb:
-    """Keeps how W&B's runs were begun."""
-
-    def __init__(self, *, has_key: bool, mode: str = "online", error: str | None = None) -> None:
-        self.run, self.begun = WandbRun(), {}
-        self._has_key, self._mode, self._error = has_key, mode, error
-
-    def setup(self, settings: Any) -> Any:
-        del settings
-        return SimpleNamespace(settings=SimpleNamespace(mode=self._mode, project=None))
-
-    def login(self, *, prompt: bool, verify: bool) -> bool:
-        assert not prompt, "a run has no user who types a key"
-        assert not verify, "a server that is away must not stop a run"
-        return self._has_key
-
-    def init(self, **begun: Any) -> WandbRun:
-        if self._error is not None:
-            raise RuntimeError(self._error)
-        self.begun = begun
-        return self.run
-
     def module(self) -> Service:
         kept = {"Settings": dict, "Video": lambda path, **said: path, "Table": lambda **said: said}
         return Service("wandb", setup=self.setup, login=self.login, init=self.init, **kept)
 
 
-class Page(list[Any]):
-    """Some of the runs of a store; ``token`` leads to the next ones."""
-
-    token: str | None = None
-
-
-class MlflowClient:
+class Mlflow:
     """Keeps the runs of an MLflow store, and returns one of them a page."""
 
-    def __init__(self, tracking_uri: str) -> None:
-        self.uri, self.runs = tracking_uri, {}
+    def __init__(self, server: str | None = None) -> None:
+        self.server, self.uri = server, ""
+        self.runs: dict[str, Any] = {}
         self.num_searches = 0
         self.metrics: list[tuple[str, str, float, int]] = []
         self.files: list[tuple[str, str]] = []
         self.ended: list[str] = []
 
+    def connect(self, tracking_uri: str) -> "Mlflow":
+        self.uri = tracking_uri
+        return self
+
     def get_experiment_by_name(self, name: str) -> None:
-        del name
+        return None
 
     def create_experiment(self, name: str, location: str | None) -> str:
-        del location
         return name
 
-    def search_runs(
-        self, experiments: Sequence[str], *, filter_string: str, max_results: int, page_token: str | None = None
-    ) -> Page:
-        del experiments, filter_string, max_results
+    def search_runs(self, experiments: Sequence[str], *, page_token: str | None = None, **how: Any) -> Any:
         self.num_searches += 1
         found, at = list(self.runs.values()), int(page_token or 0)
-        page = Page(found[at : at + 1])
-        page.token = str(at + 1) if at + 1 < len(found) else None
-        return page
+        page = type("Page", (list,), {"token": str(at + 1) if at + 1 < len(found) else None})
+        return page(found[at : at + 1])
 
     def create_run(self, experiment: str, *, tags: dict[str, str], run_name: str) -> Any:
         data = SimpleNamespace(tags={**tags, "experiment": experiment}, params={})
@@ -248,6 +220,15 @@ class MlflowClient:
     def set_terminated(self, run: str) -> None:
         self.ended.append(run)
 
+    def module(self) -> Service:
+        return Service(
+            "mlflow",
+            is_tracking_uri_set=lambda: self.server is not None,
+            get_tracking_uri=lambda: self.server,
+            environment_variables=SimpleNamespace(MLFLOW_EXPERIMENT_NAME=SimpleNamespace(get=lambda: None)),
+            MlflowClient=self.connect,
+        )
+
 
 @pytest.fixture
 def install(monkeypatch):
@@ -268,96 +249,62 @@ def install(monkeypatch):
         (False, "disabled", "disabled"),
     ],
 )
-def test_wandb_sends_only_with_a_key_and_as_its_user_asked(install, tmp_path, has_key, asked, mode):
+def test_wandb_gets_rates_films_and_the_table_and_sends_only_with_a_key(install, tmp_path, has_key, asked, mode):
     service = Wandb(has_key=has_key, mode=asked)
     install(service.module())
     assert export_wandb(finished_run(tmp_path / "run"), tmp_path / "there") == ["wandb sync offline-run"]
     assert (service.begun["mode"], service.begun["id"]) == (mode, "run")
     assert service.begun["resume"] == ("allow" if mode == "online" else None)
-    assert service.run.is_finished
-
-
-def test_wandb_gets_rates_films_and_the_table(install, tmp_path):
-    service = Wandb(has_key=False)
-    install(service.module())
-    export_wandb(finished_run(tmp_path / "run"), tmp_path / "there")
-    told = service.run.history
+    assert "hush" not in str(service.begun)
+    told = service.history
     [early] = [line for line in told if "early/success_rate" in line]
     assert (early["early/success_rate"], early["early/episodes"]) == (pytest.approx(2 / 3), 4)
-    steps = [line["checkpoint_step"] for line in told if "checkpoint_step" in line]
-    assert steps == [100, 200]
-    assert [line["early/films"].rpartition("/")[2] for line in told if "early/films" in line] == [
-        "viewport-env1-episode-1.mp4"
-    ]
+    assert [line["checkpoint_step"] for line in told if "checkpoint_step" in line] == [100, 200]
+    [film] = [line["early/films"] for line in told if "early/films" in line]
+    assert film.endswith("/viewport-env1-episode-1.mp4")
     assert "success_rate" in told[-1]["jobs"]["columns"]
-    assert service.run.axes["early/*"] == "early/episodes"
-    assert "hush" not in str(service.begun)
+    assert (service.axes["early/*"], service.is_finished) == ("early/episodes", True)
 
 
 @pytest.mark.parametrize(("has_key", "resume", "told"), [(True, "allow", [100, 200]), (False, None, [100, 100, 200])])
 def test_wandb_goes_on_in_the_run_of_a_watch_with_the_points_that_its_server_does_not_have(
     install, tmp_path, has_key, resume, told
 ):
-    service = Wandb(has_key=has_key)
+    service, ids = Wandb(has_key=has_key), set()
     install(service.module())
-    ids = []
     for steps in ((100,), (100, 200)):
-        points = [CheckpointMeasures(series="reach", step=step, values={"success_rate": 0.5}) for step in steps]
-        series = TrackedSeries(["wandb"], record=tmp_path / "told.json")
-        series.tell(series_run(tmp_path), points)
-        ids.append((service.begun["id"], service.begun["resume"]))
-    assert ids[0] == ids[1]
-    assert ids[0][1] == resume
-    assert service.run.axes["checkpoints/*"] == "checkpoint_step"
-    assert [line["checkpoint_step"] for line in service.run.history] == told
+        TrackedSeries(["wandb"], record=tmp_path / "told.json").tell(series_run(tmp_path), points(*steps))
+        ids.add((service.begun["id"], service.begun["resume"]))
+    assert [each for _, each in ids] == [resume]
+    assert service.axes["checkpoints/*"] == "checkpoint_step"
+    assert [line["checkpoint_step"] for line in service.history] == told
 
 
 def test_an_export_that_the_service_refuses_is_an_error(install, tmp_path, capsys):
-    install(Wandb(has_key=True, error="the project is read-only").module())
-    with pytest.raises(ArenaError, match="wandb did not accept the run: the project is read-only"):
+    install(Wandb(has_key=True, error="it is read-only").module())
+    with pytest.raises(ArenaError, match=r"wandb .*: it is read-only"):
         export_wandb(finished_run(tmp_path / "run"), tmp_path / "there")
     assert main(["export", str(tmp_path / "run"), "--wandb"]) == 1
-    assert "wandb did not accept the run" in capsys.readouterr().err
-
-
-def mlflow_with(connect: Callable[..., MlflowClient], server: str | None = None) -> Service:
-    return Service(
-        "mlflow",
-        is_tracking_uri_set=lambda: server is not None,
-        get_tracking_uri=lambda: server,
-        environment_variables=SimpleNamespace(MLFLOW_EXPERIMENT_NAME=SimpleNamespace(get=lambda: None)),
-        MlflowClient=connect,
-    )
-
-
-def test_mlflow_goes_on_in_the_runs_of_before_however_many_pages_they_take(install, tmp_path):
-    client = MlflowClient("somewhere")
-    install(mlflow_with(lambda **_: client))
-    finished_run(tmp_path / "run")
-    export_mlflow(tmp_path / "run", tmp_path)
-    assert client.num_searches == 1
-    export_mlflow(tmp_path / "run", tmp_path)
-    assert len(client.runs) == 3
-    assert client.num_searches == 1 + 3, "each page is asked for once, and not for each job"
+    assert "it is read-only" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("server", [None, "http://mlflow.example"])
-def test_mlflow_gets_a_run_for_each_job_below_that_of_the_whole(install, tmp_path, capsys, server):
-    clients: list[MlflowClient] = []
-
-    def connect(tracking_uri: str) -> MlflowClient:
-        clients.append(MlflowClient(tracking_uri))
-        return clients[-1]
-
-    install(mlflow_with(connect, server))
-    assert main(["export", str(finished_run(tmp_path / "run")), "--mlflow", "--output", str(tmp_path / "there")]) == 0
-    [client] = clients
-    store = f"sqlite:///{tmp_path / 'there' / 'mlflow' / 'mlflow.db'}"
-    assert client.uri == (server or store)
-    assert client.uri in capsys.readouterr().out
-    assert [run.data.tags.get("mlflow.parentRunId") for run in client.runs.values()] == [None, "run", "run"]
-    assert client.runs["early"].data.params["policy_config_dict.checkpoint_path"] == "runs/model_100.pt"
-    assert ("early", "success_rate", pytest.approx(2 / 3), 4) in client.metrics
-    assert ("run", "checkpoints/lift_object/success_rate", 1.0, 200) in client.metrics
-    assert client.files == [("early", "films/viewport-env1-episode-1.mp4"), ("run", "jobs.json")]
-    assert sorted(client.ended) == ["early", "late.v2", "run"]
+def test_mlflow_gets_a_run_for_each_job_below_that_of_the_whole_and_goes_on_in_them(install, tmp_path, capsys, server):
+    service, command = Mlflow(server), ["export", str(finished_run(tmp_path / "run")), "--mlflow"]
+    install(service.module())
+    assert main([*command, "--output", str(tmp_path / "there")]) == 0
+    assert service.uri == (server or f"sqlite:///{tmp_path / 'there' / 'mlflow' / 'mlflow.db'}")
+    assert service.uri in capsys.readouterr().out
+    assert [run.data.tags.get("mlflow.parentRunId") for run in service.runs.values()] == [None, "run", "run"]
+    params = service.runs["early"].data.params
+    assert params["policy_config_dict.checkpoint_path"] == "runs/model_100.pt"
+    assert params["arena_env_args.environment"] == "lift_object"
+    assert "hush" not in str(service.runs)
+    assert ("early", "success_rate", pytest.approx(2 / 3), 4) in service.metrics
+    assert ("run", "checkpoints/lift_object/success_rate", 1.0, 200) in service.metrics
+    assert service.files == [("early", "films/viewport-env1-episode-1.mp4"), ("run", "jobs.json")]
+    assert sorted(service.ended) == ["early", "late.v2", "run"]
+    assert service.num_searches == 1
+    export_mlflow(tmp_path / "run", tmp_path)
+    assert len(service.runs) == 3
+    assert service.num_searches == 1 + 3

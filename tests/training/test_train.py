@@ -4,11 +4,10 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -18,7 +17,7 @@ from isaaclab_arena.training.checkpoints import read_learned
 from isaaclab_arena.training.config import TrainOptions, read_train_options
 from isaaclab_arena.training.learner import named_digests
 from isaaclab_arena.training.train import main
-from tests.end_to_end.launching import TORCHRUN, command, patience_s, run, start, write_jobs
+from tests.end_to_end.launching import TORCHRUN, command, patience_s, run, start, wait_until, write_jobs
 
 TRAIN = ["-m", "isaaclab_arena.training.train"]
 WATCHED = ["-m", "tests.training.watched_rank"]
@@ -63,10 +62,6 @@ def measures(directory: Path) -> dict[tuple[int, str], float]:
         return {(int(line["step"]), line["measure"]): float(line["value"]) for line in csv.DictReader(file)}
 
 
-def of_evaluations(directory: Path) -> dict[tuple[int, str], float]:
-    return {key: value for key, value in measures(directory).items() if key[1].startswith("Eval/")}
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
     """A run of six iterations in one go."""
@@ -94,34 +89,29 @@ def test_a_run_leaves_checkpoints_settings_and_measures(undisturbed):
     agent = yaml.safe_load((undisturbed / "params" / "agent.yaml").read_text())
     assert agent["observation_terms"] == {"policy": ["cart_pos", "pole_angle", "cart_vel", "pole_vel"]}
     assert yaml.safe_load((undisturbed / "params" / "env.yaml").read_text())["environment"] == "cartpole"
-    assert measures(undisturbed)[6, "Perf/total_steps"] == 6 * 8 * 16
-    assert {key for key in of_evaluations(undisturbed) if "success_rate" in key[1]} == {
-        (step, "Eval/cartpole/success_rate") for step in (2, 4, 6)
-    }
+    found = measures(undisturbed)
+    assert found[6, "Perf/total_steps"] == 6 * 8 * 16
+    assert [step for step, name in found if name == "Eval/cartpole/success_rate"] == [2, 4, 6]
     assert (undisturbed / "model_best.pt").is_file()
     assert list(undisturbed.glob("events.out.tfevents.*"))
 
 
-def test_an_evaluation_that_is_not_in_the_measures_is_made_up_for(copied):
-    before = of_evaluations(copied)
+def test_an_evaluation_that_is_not_in_the_measures_is_made_up_for_unless_the_run_is_under_way(copied, capsys):
+    before = measures(copied)
     lines = (copied / "progress.csv").read_text().splitlines(keepends=True)
-    lines = [line for line in lines if not line.startswith(("6,Eval/", "6,Perf/evaluation"))]
-    (copied / "progress.csv").write_text("".join(lines))
+    rest = [line for line in lines if not line.startswith(("6,Eval/", "6,Perf/evaluation"))]
+    (copied / "progress.csv").write_text("".join(rest))
     for name in ("model_best.pt", "model_best.json"):
         (copied / name).unlink()
-    assert main(["--resume", str(copied)]) == 0
-    assert of_evaluations(copied) == before
-    assert (copied / "model_best.pt").is_file()
-
-
-def test_a_run_that_is_under_way_is_left_alone(undisturbed, capsys):
-    lock = RunLock(undisturbed).hold(alone=True)
-    try:
-        assert main(["--resume", str(undisturbed), "--max_iterations", "7"]) == 2
-    finally:
-        lock.release()
+    lock = RunLock(copied).hold(alone=True)
+    assert main(["--resume", str(copied)]) == 2
     assert "error" in capsys.readouterr().err
-    assert max(numbered_checkpoints(undisturbed)) == 6
+    assert (copied / "progress.csv").read_text() == "".join(rest)
+    lock.release()
+    assert main(["--resume", str(copied)]) == 0
+    assert {key: value for key, value in measures(copied).items() if "Perf" not in key[1]}.items() <= before.items()
+    assert (6, "Eval/cartpole/success_rate") in measures(copied)
+    assert (copied / "model_best.pt").is_file()
 
 
 def test_a_run_that_was_stopped_ends_with_the_bits_of_one_that_was_not(undisturbed, copied):
@@ -160,15 +150,9 @@ def test_evaluation_gives_the_same_results_for_any_number_of_ranks(undisturbed, 
     words = ("--output_dir", tmp_path / "out", "--split_jobs", "--deterministic", "--policy_batch", 2)
     done = finished(command("--eval_jobs_config", write_jobs(tmp_path / "jobs.json", [job]), *words, ranks=2))
     assert done.returncode == 0, done.stderr
-    assert episodes(tmp_path / "out") == episodes(undisturbed / "evaluations" / "step-6")
-
-
-def episodes(directory: Path) -> list[tuple[str, ...]]:
-    """Deciding values of each episode of an evaluation."""
-    with (directory / "episodes.csv").open() as file:
-        return [
-            (line["episode_index"], line["outcome"], line["length"], line["return"]) for line in csv.DictReader(file)
-        ]
+    tables = [pd.read_csv(each / "episodes.csv") for each in (tmp_path / "out", undisturbed / "evaluations" / "step-6")]
+    for column in ("episode_index", "outcome", "length", "return"):
+        assert tables[0][column].tolist() == tables[1][column].tolist()
 
 
 def test_rank_zero_alone_writes_and_logs_and_all_ranks_use_one_directory(by_two_ranks):
@@ -206,52 +190,23 @@ def test_ranks_begin_with_the_same_checkpoint_evaluate_together_and_film_each_ep
     assert len(list((evaluation / "cartpole").glob("episode_results_rank*.jsonl"))) == 2, "every rank ran a share"
 
 
-def under_way(tmp_path: Path, *words: object, ranks: int = 1) -> subprocess.Popen[bytes]:
-    """Return a training without an end, after its fifth iteration."""
-    endless = ("--log_root", tmp_path / "logs", "--max_iterations", 100_000, *SMALL, *NOT_EVALUATED, *words)
-    process = start(command("cartpole", *endless, ranks=ranks, module=TRAIN), tmp_path / "log")
-    deadline = time.monotonic() + patience_s(60)
-    while "iteration 5/" not in (tmp_path / "log").read_text() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return process
-
-
-def assert_the_last_iteration_is_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "code"), [(1, 143), pytest.param(2, 0, marks=pytest.mark.slow)], ids=["signal", "stop file"]
+)
+def test_a_signal_saves_first(tmp_path, ranks, code):
+    stop_file, log = tmp_path / "stop", tmp_path / "log"
+    endless = ("--log_root", tmp_path / "logs", "--max_iterations", 100_000, "--stop_file", stop_file)
+    process = start(command("cartpole", *endless, *SMALL, *NOT_EVALUATED, ranks=ranks, module=TRAIN), log)
+    wait_until(lambda: "iteration 5/" in log.read_text())
+    if ranks == 1:
+        os.kill(process.pid, signal.SIGTERM)
+    else:
+        stop_file.touch()
+    assert process.wait(timeout=patience_s(60)) == code, log.read_text()
     directory = run_directory_of(tmp_path)
     last = max(step for step, _ in measures(directory))
     assert max(numbered_checkpoints(directory)) == last
     assert (directory / f"state_{last}.pt").is_file(), "it can go on"
-
-
-def test_a_signal_saves_first(tmp_path):
-    process = under_way(tmp_path)
-    os.kill(process.pid, signal.SIGTERM)
-    assert process.wait(timeout=patience_s(60)) == 143, (tmp_path / "log").read_text()
-    assert_the_last_iteration_is_saved(tmp_path)
-
-
-def test_a_stop_file_ends_a_training_after_one_iteration_with_a_checkpoint(tmp_path, capsys):
-    def leave_the_file() -> None:
-        while not list(tmp_path.glob("logs/*/*/progress.csv")):
-            time.sleep(0.01)
-        (tmp_path / "stop").touch()
-
-    line = ["cartpole", "--log_root", str(tmp_path / "logs"), "--max_iterations", "100000", *SMALL, *NOT_EVALUATED]
-    line += ["--logger", "none", "--stop_file", str(tmp_path / "stop")]
-    writer = threading.Thread(target=leave_the_file, daemon=True)
-    writer.start()
-    assert main(line) == 0
-    assert_the_last_iteration_is_saved(tmp_path)
-    assert main(line) == 2, "the file is there already"
-    assert str(tmp_path / "stop") in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_stop_file_ends_all_ranks_after_one_iteration_with_a_checkpoint(tmp_path):
-    process = under_way(tmp_path, "--stop_file", tmp_path / "stop", ranks=2)
-    (tmp_path / "stop").touch()
-    assert process.wait(timeout=patience_s(60)) == 0, (tmp_path / "log").read_text()
-    assert_the_last_iteration_is_saved(tmp_path)
 
 
 def test_one_option_starts_ranks_that_give_what_torchrun_gives_and_a_failing_one_is_told(by_two_ranks, tmp_path):
@@ -281,6 +236,8 @@ def test_one_option_starts_ranks_that_give_what_torchrun_gives_and_a_failing_one
         (["cartpole", "--config", "/nowhere.yaml"], "/nowhere.yaml"),
         (["cartpole", "--device", "cuda"], "'cuda'"),
         (["cartpole", "agent.logger=wandbb"], "agent.logger: 'wandbb'"),
+        (["cartpole", "--gpu-ids", "999"], "--gpu_ids: "),
+        (["cartpole", "--stop_file", "JOBS"], "--stop_file: "),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(words, told, tmp_path, capsys):
@@ -294,6 +251,12 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(words, told, tmp_pa
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert told in line
     assert not list(tmp_path.glob("logs/*/*/model_*"))
+
+
+def test_a_film_of_evaluations_that_are_not_made_is_said_to_be_none(tmp_path, capsys):
+    words = ["--max_iterations", "0", "--video", "--logger", "none", *SMALL, *NOT_EVALUATED]
+    assert main(["cartpole", "--log_root", str(tmp_path), *words]) == 0
+    assert "nothing is filmed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -315,19 +278,6 @@ def test_ranks_are_told_the_very_checkpoint_to_begin_with(resumed, tmp_path):
     line = ["cartpole", "--log_root", str(tmp_path), *resumed, "--load_checkpoint", "model_50.pt"]
     assert main([*line, "--nproc_per_node", "2"], launch=launch) == 0
     options, _, _ = read_train_options(told, program="train")
-    options.check()
     assert (options.resume, options.load_run) == (None, None)
     assert options.load_checkpoint == str(run_before / "model_50.pt")
     assert options.run_directory not in {None, run_before}
-
-
-def test_a_launch_that_is_refused_leaves_no_directory(tmp_path, capsys):
-    assert main(["cartpole", "--gpu-ids", "999", "--log_root", str(tmp_path)]) == 2
-    assert "--gpu_ids" in capsys.readouterr().err
-    assert not list(tmp_path.glob("cartpole/*"))
-
-
-def test_a_film_of_evaluations_that_are_not_made_is_said_to_be_none(tmp_path, capsys):
-    words = ["--max_iterations", "0", "--video", "--logger", "none", *SMALL, *NOT_EVALUATED]
-    assert main(["cartpole", "--log_root", str(tmp_path), *words]) == 0
-    assert "nothing is filmed" in capsys.readouterr().err

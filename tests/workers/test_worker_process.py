@@ -1,6 +1,7 @@
 """Worker processes and the frames they exchange."""
 
 import ast
+import io
 import os
 import select
 import signal
@@ -8,10 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -69,40 +68,18 @@ def test_an_answer_is_that_to_the_request_and_an_error_that_of_the_worker_which_
     assert not process_is_running(asked.pid, None)
 
 
-def test_no_module_beside_the_program_shadows_a_package_even_through_a_link(tmp_path):
-    (tmp_path / "program.py").touch()
-    (tmp_path / "linked").symlink_to(Path(program.__file__).parent)
-    memory = os.memfd_create("linked")
-    command = [sys.executable, str(tmp_path / "linked" / "program.py"), str(memory), str(FAKE)]
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    with subprocess.Popen(command, **pipes, env=variables, pass_fds=(memory,)) as linked:
-        os.close(memory)
-        assert linked.stdin is not None
-        assert linked.stdout is not None
-        linked.stdin.write(program.NUMBER.pack(1) + program.encode({"request": "import", "name": "program"}, {}))
-        linked.stdin.flush()
-        assert linked.stdout.read(program.NUMBER.size) == program.NUMBER.pack(1)
-        assert program.decode(linked.stdout.read)[0] == {"file": str(tmp_path / "program.py")}
-        linked.stdin.close()
-
-
-def test_a_worker_that_dies_or_is_killed_is_told_with_what_it_last_wrote_or_the_signal():
+def test_a_worker_that_dies_is_killed_or_falls_silent_is_told_with_its_last_words_the_signal_or_the_time():
     with pytest.raises(WorkerError, match=r"(?s)exit code 3.*the roof came down"):
         worker().ask({"request": "die"}, 60)
-    asked = worker()
-    os.kill(asked.pid, signal.SIGKILL)
+    killed, silent = worker(), worker()
+    os.kill(killed.pid, signal.SIGKILL)
     for _ in range(2):
         with pytest.raises(WorkerError, match="died by signal 9"):
-            asked.ask({"request": "repeat"}, 60)
-
-
-def test_a_worker_that_falls_silent_is_stopped():
-    asked = worker()
-    asked.ask({"request": "repeat"}, 60)
+            killed.ask({"request": "repeat"}, 60)
+    silent.ask({"request": "repeat"}, 60)
     with pytest.raises(WorkerError, match=r"within 0\.2 s"):
-        asked.ask({"request": "hang"}, 0.2)
-    assert not process_is_running(asked.pid, None)
+        silent.ask({"request": "hang"}, 0.2)
+    assert not process_is_running(silent.pid, None)
 
 
 MUDDLER = """#!{python}
@@ -137,24 +114,21 @@ def muddler(tmp_path) -> WorkerProcess:
     return worker(python=str(path))
 
 
-def test_an_answer_that_comes_twice_is_not_taken_for_that_to_the_next_request(muddler):
-    assert muddler.ask({"request": "doubled"}, 60) == ({"request": "doubled"}, {})
-    with pytest.raises(WorkerError, match="request 1 came to request 2"):
-        muddler.ask({"request": "plain"}, 60)
-    assert not process_is_running(muddler.pid, None)
-
-
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
         ("too large", "2400000000 bytes"),
         ("too long", "frame"),
         ("of another", "request 7 came to request 1"),
+        # The second time it comes to the next request.
+        ("doubled", "request 1 came to request 2"),
     ],
 )
 def test_an_answer_that_is_too_large_or_of_another_request_is_not_read(muddler, request_, message):
+    answers = (muddler.ask({"request": request_}, 60, {"x": np.zeros(3)}) for _ in range(2))
     with pytest.raises(WorkerError, match=f"answered nonsense.*{message}"):
-        muddler.ask({"request": request_}, 60, {"x": np.zeros(3)})
+        list(answers)
+    assert not process_is_running(muddler.pid, None)
 
 
 def test_a_worker_of_a_process_that_was_told_where_to_look_for_modules_does_not_look_there(tmp_path, monkeypatch):
@@ -225,31 +199,20 @@ def test_what_runs_in_other_interpreters_needs_only_numpy_and_what_it_is_for(fil
             assert {name.partition(".")[0] for name in names} <= allowed, path.name
 
 
-def read_from(data: bytes) -> Callable[[int], bytes]:
-    """Reader that returns as many bytes as `program.decode` asks for."""
-    position = 0
-
-    def read_exactly(size: int) -> bytes:
-        nonlocal position
-        position += size
-        return data[position - size : position]
-
-    return read_exactly
+def decoded(frame: bytes) -> tuple[dict, dict]:
+    return program.decode(io.BytesIO(frame).read)
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i8", "f4", ">f8", "?"])
-def test_a_frame_brings_arrays_as_they_were(dtype):
+def test_a_frame_brings_arrays_of_numbers_as_they_were(dtype):
     sent = (np.arange(12).reshape(3, 4) % 7).astype(dtype)
-    message, arrays = program.decode(read_from(program.encode({"a": [1, None]}, {"x": sent, "empty": sent[:0]})))
+    message, arrays = decoded(program.encode({"a": [1, None]}, {"x": sent, "empty": sent[:0]}))
     assert message == {"a": [1, None]}
     assert np.array_equal(arrays["x"], sent)
     assert arrays["x"].dtype == np.dtype(dtype).newbyteorder("<")
     assert arrays["empty"].shape == (0, 4)
-
-
-def test_a_frame_that_says_nothing_is_always_the_same_and_only_numbers_travel():
     assert program.encode({}, {}) == program.EMPTY
-    assert program.decode(read_from(program.EMPTY)) == ({}, {})
+    assert decoded(program.EMPTY) == ({}, {})
     with pytest.raises(program.FrameError, match="numbers"):
         program.encode({}, {"x": np.array([None])})
 
@@ -270,14 +233,11 @@ def claiming(layout: str) -> bytes:
         (claiming('"<f4", [-1]'), "claims to be"),
         (claiming('"<f8", [1048576, 1048576]'), "are allowed"),
         (claiming('"<U4", [1]'), "x"),
-        (claiming('"V8", [1]'), "x"),
         (claiming('[["a", "O"]], [1]'), None),
         (claiming('"<f4", [true]'), None),
-        (claiming('"<f4", [1e3]'), None),
         (claiming('"<f4", [0, 1000000000000000000000000]'), None),
         (framed(b'{"message": {}, "arrays": 3}'), None),
         (framed(b"[" * 200_000), None),
-        (framed(b"not json"), None),
         (framed(b"\x80\x04\x95"), None),
         (program.MAGIC + np.uint32(program.MAX_HEADER_BYTES + 1).tobytes(), "frame"),
         (b"Traceback (most recent call last)", "where a frame should begin"),
@@ -285,7 +245,7 @@ def claiming(layout: str) -> bytes:
 )
 def test_a_frame_that_lies_or_is_nonsense_is_refused_and_nothing_is_unpickled(frame, message):
     with pytest.raises((program.FrameError, ValueError, KeyError, TypeError), match=message):
-        program.decode(read_from(frame))
+        decoded(frame)
 
 
 def asked(request: str, python: str = sys.executable) -> dict:
@@ -326,13 +286,9 @@ def test_one_worker_of_an_interpreter_answers_all_questions_until_it_is_stopped(
     assert len(kept()) == 1, "it answers by another program"
     stop_kept_workers(FAKE)
     assert kept() == []
-
-
-@pytest.mark.usefixtures("_none_kept")
-def test_an_interpreter_that_cannot_answer_is_not_kept():
     with pytest.raises(WorkerError):
         asked("repeat", python="/bin/false")
-    assert kept() == []
+    assert kept() == [], "it cannot answer"
 
 
 @pytest.mark.usefixtures("_none_kept")
@@ -353,10 +309,7 @@ def test_a_worker_that_was_asked_one_thing_alone_is_handed_on_to_whoever_goes_on
     stop_kept_workers()
     assert worker.ask({"request": "repeat"}, 60)[0] == {"request": "repeat"}
     worker.close()
-
-
-@pytest.mark.usefixtures("_none_kept")
-def test_a_worker_that_died_is_not_handed_on():
+    # One that died is not.
     asked("repeat")
     [started] = [each.worker for each in _KEPT]
     os.kill(started.pid, signal.SIGKILL)
@@ -387,14 +340,13 @@ def policy_asked(*answers: Exception | int, most_losses: int = 3) -> int:
 
 def test_a_question_over_which_a_policy_is_lost_is_asked_again(caplog):
     assert policy_asked(EOFError(), ConnectionError("cut"), 3) == 3
-    assert "lost (EOFError)" in caplog.text
-    assert "lost (cut)" in caplog.text
+    assert all(cause in caplog.text for cause in ("lost (EOFError)", "lost (cut)"))
 
 
 @pytest.mark.parametrize(
     ("answers", "error", "message"),
     [
-        ((EOFError(), ConnectionError("gone"), 3), PolicyLostError, "the policy at home .* 2 times .*: gone"),
+        ((EOFError(), ConnectionError("gone"), 3), PolicyLostError, "at home .* 2 times .*: gone"),
         ((TimeoutError("timed out"), 3), PolicyLostError, "in time"),
         ((ZeroDivisionError(), 3), ZeroDivisionError, None),
     ],

@@ -1,36 +1,41 @@
 """The environment of a task: steps, verdicts and snapshots."""
 
-import gc
+import dataclasses
 import logging
-import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
+from isaaclab_arena.cli.listing import catalog_text
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.catalog import CUBE, ENVIRONMENTS, OBJECTS
 from isaaclab_arena.environments.mdp.task import Task, Verdict
-from isaaclab_arena.environments.tasks.grasping import Reach
 from isaaclab_arena.environments.tasks.velocity_go1 import VelocityGo1
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.episode import point
-from isaaclab_arena.interfaces.specs import CAMERAS
+from isaaclab_arena.interfaces.episode import ConditionValue, point
+from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.sim.backend import Backend, Capture, capture_on
 from tests.environments.building import (
     ALL_ENVIRONMENTS,
     CPU,
     FLOOR_ENVIRONMENTS,
     IN_SOME_ACTION_MODE,
+    assert_the_same,
     build,
+    build_on_the_floor,
     episode,
-    hold_still,
+    flat,
+    random_actions,
+    refusal,
     solved,
     start,
+    tensors_of,
 )
-from tests.environments.comparing import assert_the_same, flat, random_actions, tensors_of
+from tests.environments.building import steps_of as repeated
 from tests.environments.variations.varying import build_varied
 from tests.sim.tape import tape
 
@@ -46,16 +51,39 @@ def test_conditions_of_a_seed_never_change_and_are_those_of_other_objects_so_tha
     assert cube["robot.joint_position"] == can["robot.joint_position"]
 
 
-def test_an_environment_that_nobody_holds_is_gone_at_once():
-    gc.disable()
-    try:
-        env = build("lift_object")
-        gone = [weakref.ref(each) for each in (env, env.backend, env._cameras)]
-        env.close()
-        del env
-        assert [each() for each in gone] == [None] * 3
-    finally:
-        gc.enable()
+LENGTHS_AND_STARTS = {
+    "reach": (120, 14.746739),
+    "lift_object": (160, 11.283956),
+    "pick_and_place": (240, 23.129145),
+    "open_drawer": (200, 14.159116),
+    "close_drawer": (200, 17.583391),
+    "open_microwave": (240, 13.523823),
+    "stack": (240, 15.206919),
+    "pick_by_colour": (160, 15.206919),
+    "sort_two": (400, 34.023399),
+    "push_to_goal": (300, 21.388791),
+    "push_cube": (160, 22.438537),
+    "press_button": (160, 9.697803),
+    "cartpole": (500, -0.646685),
+    "velocity_go1": (500, -58.848201),
+    "walk_humanoid": (500, 9.372807),
+    "track_motion": (300, -0.010012),
+}
+"""Control steps of each task, and the sum of all numbers that twenty episodes of seed 0 start with."""
+
+
+def numbers(value: ConditionValue) -> list[float]:
+    return [] if isinstance(value, str) else [float(each) for each in np.ravel(value)]
+
+
+@pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
+def test_a_task_ends_in_time_and_its_episodes_start_where_they_always_did(name):
+    env = build(name)
+    draws = [env.draw_conditions(episode(index).conditions_generator()) for index in range(20)]
+    total = sum(number for draw in draws for value in draw.values() for number in numbers(value))
+    steps, expected = LENGTHS_AND_STARTS[name]
+    assert (env.max_episode_length, total) == (steps, pytest.approx(expected, abs=1e-5))
+    assert env.control_dt == (0.02 if name in FLOOR_ENVIRONMENTS else 0.05)
 
 
 @pytest.mark.parametrize("name", ["lift_object", *FLOOR_ENVIRONMENTS])
@@ -76,26 +104,36 @@ def test_a_nan_action_is_an_error_of_its_env_slot_alone_until_that_begins_anew(n
     assert not env.step(torch.zeros(env.action_space.shape)).diverged.any()
 
 
-def test_the_state_has_isaac_labs_layout():
-    env = build("pick_and_place", num_envs=2, object="can")
-    start(env)
-    state = env.state()
-    assert set(state["rigid_object"]) == {"can", "bin"}
-    robot = state["articulation"]["robot"]
-    shapes = {name: tuple(value.shape) for name, value in robot.items()}
-    assert shapes == {"joint_position": (2, 9), "joint_velocity": (2, 9), "root_pose": (2, 7), "root_velocity": (2, 6)}
-    assert tuple(state["rigid_object"]["can"]["root_pose"].shape) == (2, 7)
-    assert tuple(state["rigid_object"]["can"]["root_velocity"].shape) == (2, 6)
-    assert build("open_drawer").state()["articulation"]["cabinet"]["joint_position"].shape == (1, 1)
+POSE, VELOCITY = 7, 6
+ARM = {"joint_position": 9, "joint_velocity": 9, "root_pose": POSE, "root_velocity": VELOCITY}
 
 
-def test_the_velocity_of_a_loose_thing_is_that_of_its_joint_to_the_last_bit():
-    env = build("stack", num_envs=3)
+@pytest.mark.parametrize(
+    ("name", "robot", "others"),
+    [
+        ("stack", ARM, {"red_cube", "blue_cube"}),
+        ("open_drawer", ARM, set()),
+        ("velocity_go1", {**ARM, "joint_position": 12, "joint_velocity": 12}, set()),
+        ("cartpole", {**ARM, "joint_position": 2, "joint_velocity": 2}, set()),
+    ],
+)
+def test_the_state_has_isaac_labs_layout_and_loose_bodies_move_as_their_joints_do(name, robot, others):
+    env = build(name, num_envs=2)
     start(env)
-    for action in torch.rand(20, *env.action_space.shape) - 0.5:
-        env.step(action)
-        for thing, joint in env.task.spec.rigid_objects.items():
-            assert torch.equal(env.state()["rigid_object"][thing]["root_velocity"], env.backend.free_velocity(joint))
+    repeated(env, torch.full(env.action_space.shape, 0.3), 5)
+    state, loose = env.state(), {"red_cube": "red/free", "blue_cube": "blue/free", "robot": "robot/free"}
+    found = state["articulation"]["robot"]
+    assert {key: tuple(value.shape) for key, value in found.items()} == {key: (2, size) for key, size in robot.items()}
+    assert set(state.get("rigid_object", {})) == others
+    assert set(state["articulation"]) == {"robot", *(["cabinet"] if name == "open_drawer" else [])}
+    if name in ("open_drawer", "cartpole"):
+        assert not found["root_velocity"].any()
+        assert found["root_pose"][0, 2] == pytest.approx(1.2 if name == "cartpole" else 0.0)
+    moving = {**state.get("rigid_object", {}), **({"robot": found} if name == "velocity_go1" else {})}
+    for thing, body in moving.items():
+        assert torch.equal(body["root_pose"], env.backend.joint_position(loose[thing]))
+        assert torch.equal(body["root_velocity"], env.backend.free_velocity(loose[thing]))
+        assert body["root_velocity"].any()
 
 
 @pytest.mark.parametrize(("name", "mode"), [*IN_SOME_ACTION_MODE, *((name, None) for name in FLOOR_ENVIRONMENTS)])
@@ -113,33 +151,6 @@ def test_the_instruction_names_the_object_and_users_may_read_arenas_attributes()
     assert isinstance(env.unwrapped, Environment)
     assert env.step_dt == env.control_dt == 0.05
     assert env.action_space.shape == (1, 8)
-
-
-class SlowReach(Reach):
-    """Takes 0.1 s for a control step, and counts the time that an episode has taken."""
-
-    control_dt = 0.1
-    cleared = (*Reach.cleared, "_taken_s")
-
-    def attach(self, backend):
-        super().attach(backend)
-        self._taken_s = torch.zeros(backend.num_envs)
-
-    def judge(self, backend, running):
-        verdict = super().judge(backend, running)
-        self._taken_s = self._taken_s + self.control_dt * running
-        return replace(verdict, metrics={**verdict.metrics, "taken_s": self._taken_s})
-
-
-def test_a_task_on_the_table_says_how_long_a_control_step_takes_and_can_count_with_it():
-    builder = TableTask(make_task=lambda _, robot: SlowReach(robot))
-    assert builder.summary().episode_length == 60
-    env = builder.build(TableOptions(), num_envs=2, device=CPU, num_threads=1)
-    assert (env.control_dt, env.max_episode_length) == (0.1, 60)
-    start(env)
-    env.step(hold_still(env))
-    start(env, env_ids=[1])
-    assert env.step(hold_still(env)).metrics["taken_s"].tolist() == pytest.approx([0.2, 0.1])
 
 
 def test_provenance_tells_worlds_apart():
@@ -190,41 +201,17 @@ def given(env: ArenaEnvironment, actions: torch.Tensor) -> list[dict[str, torch.
     return seen
 
 
+SEEING = {"enable_cameras": True, "camera_size": 16}
+
+
 @pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
-def test_every_task_gives_the_same_where_its_verdicts_are_replayed(name, caplog):
+def test_every_task_gives_the_same_where_its_verdicts_are_replayed_also_beside_pictures(name, caplog):
+    options = SEEING if name == "lift_object" else {}
     with caplog.at_level(logging.INFO):
-        replayed = built(name, capture=tape)
+        replayed = built(name, capture=tape, **options)
     assert replayed.task.capturable
-    assert_the_same(steps_of(replayed), steps_of(built(name)))
+    assert_the_same(steps_of(replayed), steps_of(built(name, **options)))
     assert "not replayed" not in caplog.text
-
-
-def test_a_task_may_call_a_tensor_of_its_own_cleared():
-    task = built("cartpole").task
-    vars(task)["cleared"] = torch.ones(NUM_ENVS, dtype=torch.bool)
-    task.held_steps[:] = 5
-    task.begin(built("cartpole").backend, torch.tensor([1]))
-    assert task.held_steps.tolist() == [5, 0, 5]
-
-
-def test_pictures_are_seen_beside_replayed_observations():
-    options = {"enable_cameras": True, "camera_size": 16}
-    replayed, plain = built("lift_object", capture=tape, **options), built("lift_object", **options)
-    found, wanted = steps_of(replayed), steps_of(plain)
-    assert_the_same(found, wanted)
-    assert any(name.startswith(CAMERAS) for name in found[-1])
-
-
-def test_an_environment_that_is_closed_closes_its_worlds_and_can_go_on():
-    env, plain, closed = built("reach", capture=tape), built("reach"), []
-    env.backend.close = lambda: closed.append(True)
-    for each in (env, plain):
-        start(each)
-    for number, action in enumerate(random_actions(env, STEPS)):
-        if number == 6:
-            env.close()
-        assert_the_same([tensors_of(env.step(action))], [tensors_of(plain.step(action))])
-    assert closed == [True]
 
 
 class CountingWalk(VelocityGo1):
@@ -246,14 +233,9 @@ def test_a_task_with_a_verdict_of_its_own_is_judged_step_by_step_until_it_says_o
     for action in random_actions(env, 5):
         env.step(action)
     assert task.judged == 5
-    assert not CountingWalk.capturable
-    says_so = type("SaysSo", (CountingWalk,), {"capturable": True})
-    assert says_so.capturable
-    assert VelocityGo1.capturable
+    assert type("SaysSo", (CountingWalk,), {"capturable": True}).capturable
     # A class beside the one that judges says nothing of that verdict.
-    says_so_of_others = type("Fast", (), {"capturable": True})
-    assert not type("Mixed", (says_so_of_others, CountingWalk), {}).capturable
-    assert type("Mixed", (says_so_of_others, CountingWalk), {"capturable": True}).capturable
+    assert not type("Mixed", (type("Fast", (), {"capturable": True}), CountingWalk), {}).capturable
 
 
 def memory_of(task: Task) -> dict[str, torch.Tensor]:
@@ -322,18 +304,108 @@ def test_training_goes_on_from_a_snapshot_as_if_nothing_had_happened(name):
     assert_the_same(given(other, actions[BEFORE:]), expected)
 
 
-def test_a_broken_env_slot_is_still_broken_after_a_snapshot_and_starts_again():
-    env, other = built("cartpole"), built("cartpole")
-    start(env)
-    env.step(torch.tensor([[0.0], [torch.nan], [0.0]]))
+def test_cameras_and_variations_take_no_snapshots():
+    assert build("reach", **SEEING).snapshot() is None
+    assert build_varied("reach", {"light.intensity.enabled": True}).snapshot() is None
+
+
+@pytest.fixture
+def objects():
+    """The catalog of objects; what a test registers is gone after it."""
+    with OBJECTS.restored_afterwards() as catalog:
+        yield catalog
+
+
+@pytest.mark.parametrize("object_name", ["cylnder", None, 3, ["cube"]])
+def test_all_unknown_names_are_reported_at_once_with_suggestions(object_name):
+    problems = refusal("lift_object", embodiment="pandda", object=object_name, action_mode="ee_dleta").problems
+    assert [problem.key for problem in problems] == ["embodiment", "object", "action_mode"]
+    assert "'panda'" in problems[0].message
+    assert ("'cylinder'" in problems[1].message.partition(";")[2]) == (object_name == "cylnder")
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "size"),
+    [("lift_object", {"grasp_width": 0.2}, "0.072 m"), ("pick_and_place", {"footprint_radius": 0.2}, "0.40 m across")],
+)
+def test_an_object_too_large_for_the_gripper_or_the_bin_is_refused_with_the_reason(objects, task, changes, size):
+    objects.register("crate", dataclasses.replace(CUBE, name="crate", **changes))
+    (problem,) = refusal(task, object="crate").problems
+    assert problem.key == "object"
+    assert size in problem.message
+
+
+def test_a_users_own_object_can_be_lifted(objects):
+    objects.register("brick", dataclasses.replace(CUBE, name="brick", words="small brick"))
+    env = build("lift_object", object="brick")
+    assert env.task_description == "pick up the small brick and lift it"
+    assert set(env.state()["rigid_object"]) == {"brick"}
+
+
+def test_build_checks_too():
+    builder = ENVIRONMENTS.get("reach")
+    with pytest.raises(ConfigError, match="no embodiment called 'sawyer'"):
+        builder.build(builder.config_class(embodiment="sawyer"), num_envs=1, device=torch.device("cpu"), num_threads=1)
+
+
+ALL = pytest.mark.parametrize("name", FLOOR_ENVIRONMENTS)
+
+
+@ALL
+def test_an_env_slot_is_the_same_to_the_last_bit_in_any_batch_and_on_any_number_of_threads(name):
+    alone, many = build_on_the_floor(name), build_on_the_floor(name, num_envs=9, num_threads=2)
+    start(many)
+    alone.reset(torch.tensor([0]), [many.draw_conditions(episode(6).conditions_generator())])
+    for action in random_actions(many, 20):
+        seen = {name: value[6:7] for name, value in tensors_of(many.step(action)).items()}
+        assert_the_same([seen], [tensors_of(alone.step(action[6:7]))])
+
+
+@ALL
+def test_an_environment_stepped_in_inference_mode_goes_on_outside_of_it(name):
+    env = build(name, num_envs=2)
+    still = torch.zeros(env.action_space.shape)
+    with torch.inference_mode():
+        start(env)
+        step = env.step(still)
     snapshot = env.snapshot()
     assert snapshot is not None
-    other.restore_snapshot(snapshot)
-    assert other.backend.diverged.tolist() == [False, True, False]
-    start(other, [1])
-    assert not other.step(torch.zeros(3, 1)).diverged.any()
+    assert not step.reward.is_inference()
+    env.step(still.clone().requires_grad_())
+    start(env, [1])
+    with torch.inference_mode():
+        env.restore_snapshot(snapshot)
+    start(env)
+    assert not any(value.requires_grad for value in env.step(still).observation["policy"].values())
 
 
-def test_cameras_and_variations_take_no_snapshots():
-    assert build("reach", enable_cameras=True, camera_size=16).snapshot() is None
-    assert build_varied("reach", {"light.intensity.enabled": True}).snapshot() is None
+@pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
+def test_it_says_what_it_asks_for_and_when_it_is_solved_and_is_listed(name):
+    summary, env = ENVIRONMENTS.get(name).summary(), build(name)
+    assert summary.instruction
+    assert summary.success.startswith("Solved when ")
+    assert name in ALL_ENVIRONMENTS or "Lost when " in summary.success
+    assert (summary.episode_length, summary.episode_s) == (
+        env.max_episode_length,
+        pytest.approx(env.max_episode_length * env.control_dt),
+    )
+    assert env.provenance()["embodiment"] in summary.embodiments
+    assert name in catalog_text(ENVIRONMENTS)
+
+
+def test_the_viewport_follows_a_robot_that_walks_away():
+    env = build_on_the_floor("velocity_go1", viewport_width=48, viewport_height=36)
+    assert env.filmable == (VIEWPORT,)
+    start(env)
+    here = env.film([0], [VIEWPORT])[VIEWPORT].astype(int)
+    env.backend.qpos[0, 0] += 20.0
+    there = env.film([0], [VIEWPORT])[VIEWPORT].astype(int)
+    assert here.std() > 20
+    assert np.abs(here[:, :20] - there[:, :20]).mean() < 3
+    assert np.abs(here - there).mean() < 25
+
+
+def test_only_objects_that_work_are_named():
+    assert {"plate", "bin"}.isdisjoint(ENVIRONMENTS.get("lift_object").summary().objects)
+    assert {"plate", "bin", "cube"} <= set(ENVIRONMENTS.get("push_to_goal").summary().objects)
+    assert ENVIRONMENTS.get("reach").summary().objects == ()

@@ -14,8 +14,17 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.mdp.spaces import ACTION_MODES
 from isaaclab_arena.interfaces.specs import VIEWPORT
 from isaaclab_arena.sim.warp_backend import WarpBackend
-from tests.environments.building import ALL_ENVIRONMENTS, CPU, FLOOR_ENVIRONMENTS, build, start
-from tests.environments.comparing import assert_the_same, flat, random_actions, tensors_of
+from tests.environments.building import (
+    ALL_ENVIRONMENTS,
+    CPU,
+    FLOOR_ENVIRONMENTS,
+    assert_the_same,
+    build,
+    flat,
+    random_actions,
+    start,
+    tensors_of,
+)
 from tests.environments.variations.varying import begin, build_varied, everything
 from tests.pretend_backend import PretendGpuBackend, pretended_environments, simulate_with_warp, there
 from tests.pretend_gpu import GPU, PretendGpu

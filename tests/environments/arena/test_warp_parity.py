@@ -11,14 +11,7 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.interfaces.observer import Observer, Transition
-from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.results.statistics import wilson_interval
-from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS, EndStates, build, episode, solved, start
+from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS, build, solved, start
 
 NUM_ENVS = 3
 SLOW = pytest.mark.slow
@@ -65,41 +58,6 @@ def assert_same(name: str, num_steps: int, tolerance: float, **options) -> None:
 @pytest.mark.parametrize(("num_steps", "tolerance"), BOTH)
 def test_lifting_looks_the_same_on_both(num_steps, tolerance):
     assert_same("lift_object", num_steps, tolerance)
-
-
-class Actions(Observer):
-    """Keeps what a policy did in every env slot."""
-
-    def __init__(self) -> None:
-        self.taken: list[torch.Tensor] = []
-
-    def on_step(self, environment: Environment, transition: Transition) -> None:
-        self.taken.append(transition.action.clone())
-
-
-@SLOW
-@pytest.mark.parametrize("name", ["reach", "lift_object", "push_to_goal", "open_drawer", "press_button"])
-def test_an_experts_actions_succeed_on_both(name):
-    num_episodes, ends, kept = 20, EndStates(), Actions()
-    env = build(name, num_envs=num_episodes)
-    rollout(env, ScriptedPolicy(), [episode(index) for index in range(num_episodes)], [ends, kept])
-    on_warp = build(name, num_envs=num_episodes, backend="warp")
-    start(on_warp)
-    succeeded = torch.zeros(num_episodes, dtype=torch.bool)
-    for action in kept.taken:
-        succeeded |= solved(on_warp.step(action))
-    expected = sum(record.outcome is Outcome.SUCCESS for record in ends.records.values())
-    interval = wilson_interval(expected, num_episodes)
-    assert interval is not None
-    assert interval.low <= succeeded.double().mean().item() <= interval.high
-
-
-@SLOW
-@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
-def test_the_small_arm_is_the_same_on_both(name):
-    if "so101" not in ENVIRONMENTS.get(name).summary().embodiments:
-        pytest.skip("the small arm cannot do this task")
-    assert_same(name, 50, LATER_TOLERANCE, embodiment="so101")
 
 
 @SLOW

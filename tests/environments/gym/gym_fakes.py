@@ -7,7 +7,6 @@ import os
 import sys
 import time
 import typing
-import weakref
 
 import gymnasium
 import numpy as np
@@ -170,33 +169,6 @@ class HalfBoundedEnvironment(CrowdedEnvironment):
         self.action_space = spaces.Box(np.array([-1, -1, -np.inf]), np.array([1, np.inf, np.inf]), dtype=np.float32)
 
 
-class LitteringEnvironment(gymnasium.Env):
-    """Makes a scene at each reset, which takes a while; observes how many scenes there are. Lasts one step."""
-
-    def __init__(self):
-        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
-        self.observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
-        self.scenes = weakref.WeakSet()
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        time.sleep(0.06)
-        self.scene = Scene()
-        self.scenes.add(self.scene)
-        return np.zeros(1), {}
-
-    def step(self, action):
-        return np.array([len(self.scenes)]), 0.0, True, False, {}
-
-
-class Scene:
-    """Refers to itself, so that only a search for garbage finds it."""
-
-    def __init__(self):
-        self.itself = self
-
-
-gymnasium.register("Fake/Littering-v0", entry_point=f"{__name__}:LitteringEnvironment", max_episode_steps=5)
 gymnasium.register("Fake/Rated-v0", entry_point=f"{__name__}:RatedEnvironment", max_episode_steps=5)
 gymnasium.register("Fake/Crowded-v0", entry_point=f"{__name__}:CrowdedEnvironment", max_episode_steps=20)
 gymnasium.register("Fake/HalfBounded-v0", entry_point=f"{__name__}:HalfBoundedEnvironment", max_episode_steps=5)
@@ -204,3 +176,33 @@ gymnasium.register("Fake/TaskSet-v0", entry_point=f"{__name__}:TaskSetEnvironmen
 gymnasium.register("Fake/Draw-v0", entry_point=f"{__name__}:DrawEnvironment", max_episode_steps=20)
 gymnasium.register("Fake/Limitless-v0", entry_point=f"{__name__}:DrawEnvironment")
 gymnasium.register("Fake/Missing-v0", entry_point="no_such_package.no_module:Environment", max_episode_steps=5)
+
+
+class Telling(gymnasium.Env):
+    """Observes a number and a sentence; every second seed is solved where it starts, the others in their third step."""
+
+    observation_space = spaces.Dict(
+        {"number": spaces.Box(-9, 9, (2,)), "told": spaces.Dict({"task": spaces.Text(100)}), "note": spaces.Text(9)}
+    )
+    action_space = spaces.Dict({"gripper": spaces.Discrete(2), "arm": spaces.Box(-1, 1, (2,))})
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seed, self.clock, self.arm = int(seed or 0), 0, np.zeros(2)
+        return self.observation(), self.info(solved=self.seed % 2 == 0)
+
+    def step(self, action):
+        self.clock += 1
+        self.arm = action["arm"] + action["gripper"]
+        return self.observation(), 0.0, False, False, self.info(solved=self.clock == 3)
+
+    def observation(self) -> typing.Any:
+        return {"number": self.arm, "told": {"task": f"sort {self.seed}"}, "note": "x"}
+
+    def info(self, *, solved):
+        return {"episode": {"success": solved, "r": {"mean": 0.5}}}
+
+
+TELLING = f"gym:{__name__}:Telling/Nested-v0"
+
+gymnasium.register("Telling/Nested-v0", entry_point=f"{__name__}:Telling", max_episode_steps=6)

@@ -24,6 +24,8 @@ class MischiefEnvironment(gymnasium.Env):
     """Episodes of three steps, the second of which goes wrong as asked for; every episode succeeds at its end."""
 
     def __init__(self, mischief=""):
+        if isinstance(mischief, Exception):
+            raise mischief
         self.mischief = mischief
         self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)

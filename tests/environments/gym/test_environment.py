@@ -1,6 +1,7 @@
 """Environments made elsewhere behave as the contract of `Environment` says."""
 
 import random
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -11,15 +12,14 @@ from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, PolicyError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec, Pictures
+from isaaclab_arena.interfaces.specs import VIEWPORT, ArraySpec
 from isaaclab_arena.policy.catalog import FunctionPolicy
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy
 from isaaclab_arena.recording import VideoOptions
 from isaaclab_arena.recording.video import VideoRecorder
-from tests.environments.gym.gym_fakes import ID
+from tests.environments.gym.gym_fakes import ID, TELLING
 from tests.environments.gym.gym_leaks import GlobalNoise, Leaking, RareNoise, TorchNoise, name_of
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
-from tests.environments.gym.gym_telling import NAME as TELLING
 from tests.environments.gym.looking import PERIOD, LooksNowAndThen
 from tests.layouts import LAYOUTS
 
@@ -49,34 +49,36 @@ def test_an_episode_of_a_real_simulator_is_the_same_bits_whatever_number_of_env_
     assert traced("gym:Ant-v5", num_envs=4) == alone
 
 
+class Drawing(RandomActionPolicy):
+    """Draws from the generators of the process, whose numbers do nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[tuple[float, ...]] = []
+
+    def get_action(self, env, observation):
+        self.drawn.append((random.random(), np.random.random(), float(torch.rand(1))))
+        return torch.zeros(env.num_envs, 1)
+
+
 @pytest.mark.parametrize("maker", [GlobalNoise, RareNoise, TorchNoise])
-def test_what_is_drawn_from_process_wide_generators_follows_from_the_episode_wherever_it_is_played(maker):
-    name = name_of(maker)
+def test_what_is_drawn_from_process_wide_generators_follows_from_the_episode_and_leaves_those_of_a_policy(maker):
+    name, drawn = name_of(maker), []
     alone = traced(name, num_envs=1)
     assert len(set(map(str, alone.values()))) == 3
     assert traced(name, num_envs=3) == traced(name, num_envs=2, pipeline=2) == alone
     assert traced(name, num_envs=2, **IN_WORKERS, envs_per_worker=2) == alone
-
-
-def test_what_a_policy_draws_and_what_an_environment_draws_do_not_touch_each_other():
-    class Drawing(RandomActionPolicy):
-        def __init__(self) -> None:
-            super().__init__()
-            self.drawn: list[tuple[float, ...]] = []
-
-        def get_action(self, env, observation):
-            self.drawn.append((random.random(), np.random.random(), float(torch.rand(1))))
-            return torch.zeros(env.num_envs, 1)
-
-    found = []
-    for maker in (Leaking, GlobalNoise, TorchNoise):
-        random.seed(5)
-        np.random.seed(5)
-        torch.manual_seed(5)
+    for each in (name, name_of(Leaking)):
+        seed_everything(5)
         policy = Drawing()
-        assert traced(name_of(maker), num_envs=2, policy=policy) == traced(name_of(maker))
-        found.append(policy.drawn)
-    assert found[0] == found[1] == found[2]
+        assert traced(each, num_envs=2, policy=policy) == traced(each)
+        drawn.append(policy.drawn)
+    assert drawn[0] == drawn[1]
+
+
+def seed_everything(seed: int) -> None:
+    for each in (random.seed, np.random.seed, torch.manual_seed):
+        each(seed)
 
 
 @PLACES
@@ -90,17 +92,12 @@ def test_an_episode_is_told_its_index_and_says_its_words_whatever_env_slot_plays
         layouts = [np.frombuffer(trace.steps[index][0][0], np.float32).tolist() for index in range(4)]
         told.append((layouts, [records[index].language_instruction for index in range(4)]))
     words = [f"put away the {noun}" for noun in ("cube", "mug", "plate", "cube")]
-    assert told == [([[0, 2], [1, 2], [2, 2], [0, 2]], words)] * 2
-
-
-def test_an_environment_is_told_nothing_by_default_and_may_have_its_words_as_an_attribute():
+    # By default an environment is told nothing; words may also be an attribute of it.
     trace = Trace()
     records = run(TASK_SET, num_episodes=1, observer=trace, instruction_key="attribute_words")
     assert np.frombuffer(trace.steps[0][0][0], np.float32).tolist() == [2.0, 0.0]
-    assert set(records[0].conditions) == {"gym.seed"}
-    assert records[0].language_instruction == "tidy up"
-    environment = build(TASK_SET, instruction_key="language", task_description="tidy")
-    assert environment.instruction({"gym.seed": 3}) == "tidy", "before an episode has started"
+    assert (set(records[0].conditions), records[0].language_instruction) == ({"gym.seed"}, "tidy up")
+    assert told == [([[0, 2], [1, 2], [2, 2], [0, 2]], words)] * 2
 
 
 TOLD = {"success_key": "episode.success", "metric_keys": ("episode.r.mean",), "instruction_key": "told.task"}
@@ -115,18 +112,21 @@ def test_an_episode_that_is_solved_where_it_starts_is_an_error_and_entries_are_f
         assert record.success is (True if record.length else None)
         assert record.language_instruction == f"sort {record.conditions['gym.seed']}"
         assert record.metrics == ({"episode.r.mean": 0.5} if record.length else {})
-
-
-def test_a_start_that_is_solved_counts_for_nothing_where_the_last_step_decides():
-    records = run(TELLING, num_episodes=4, end_on_success=False, **TOLD).values()
+    # Where the last step decides, the start counts for nothing.
+    records = run(TELLING, num_episodes=4, end_on_success=False, **TOLD, **place).values()
     assert {(record.termination, record.success) for record in records} == {("time_limit", False)}
+    # A dict of actions is one vector whose numbers have names.
+    with closing(build(TELLING, **TOLD, **place)) as environment:
+        assert environment.action_spec.names == ("arm.0", "arm.1", "gripper")
+        started(environment, 1)
+        step = environment.step(torch.tensor([[0.25, -2.0, 0.9]]))
+        assert step.observation["policy"]["number"].tolist() == [[1.25, 0.0]]
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
         (f"gym:{ID}", {"success_key": "succes"}, "did you mean 'success'"),
-        (f"gym:{ID}", {"success_key": "succes", **IN_WORKERS}, "did you mean 'success'"),
         (f"gym:{ID}", {"success_key": "half"}, "neither true nor false"),
         (TELLING, {**TOLD, "success_key": "succes"}, r"episode\.success"),
         (TELLING, {}, "instruction_key: note"),
@@ -137,14 +137,6 @@ def test_a_start_that_is_solved_counts_for_nothing_where_the_last_step_decides()
 def test_an_entry_that_is_missing_or_of_another_kind_is_told_with_those_that_there_are(name, options, message):
     with pytest.raises((ArenaError, ValueError), match=message):
         run(name, num_episodes=2, **options)
-
-
-def test_a_dict_of_actions_is_one_vector_whose_numbers_have_names():
-    environment = build(TELLING, **TOLD)
-    assert environment.action_spec.names == ("arm.0", "arm.1", "gripper")
-    started(environment, 1)
-    step = environment.step(torch.tensor([[0.25, -2.0, 0.9]]))
-    assert step.observation["policy"]["number"].tolist() == [[1.25, 0.0]]
 
 
 def test_a_policy_gives_one_choice_for_each_env_slot_as_policies_of_gymnasium_do():
@@ -158,7 +150,7 @@ def test_a_policy_gives_one_choice_for_each_env_slot_as_policies_of_gymnasium_do
         run("gym:Pendulum-v1", num_envs=2, policy=FunctionPolicy(lean))
 
 
-def test_success_ends_an_episode_at_its_first_step_or_counts_at_the_last_one_or_is_not_measured():
+def test_success_ends_an_episode_or_counts_at_the_last_step_is_a_return_or_is_not_measured():
     first = run(num_episodes=12, success_key="success").values()
     assert {record.outcome for record in first} == {Outcome.SUCCESS, Outcome.FAILURE}
     assert {record.length for record in first if record.success} == {3}
@@ -166,17 +158,14 @@ def test_success_ends_an_episode_at_its_first_step_or_counts_at_the_last_one_or_
     assert {record.length for record in last if record.success} <= {3}
     assert sum(bool(record.success) for record in last) < 6
     assert max(record.length for record in last) > 3
+    of_return = run("gym:CartPole-v1", num_episodes=12, success_reward_threshold=20).values()
+    assert {(record.success, record.episode_return >= 20) for record in of_return} == {(True, True), (False, False)}
+    endless = run(make_kwargs={"endless": True}, num_episodes=2, max_episode_length=11).values()
+    assert {(record.length, record.outcome) for record in endless} == {(11, Outcome.TIMEOUT)}
     for record in run(metric_keys=("clock", "absent")).values():
         assert (record.success, record.outcome) == (None, None)
         assert record.metrics["clock"] == record.length
         assert np.isnan(record.metrics["absent"])
-
-
-def test_success_may_be_a_return():
-    records = run("gym:CartPole-v1", num_episodes=12, success_reward_threshold=20)
-    assert {record.success for record in records.values()} == {True, False}
-    for record in records.values():
-        assert record.success == (record.episode_return >= 20)
 
 
 @pytest.mark.parametrize(
@@ -187,15 +176,11 @@ def test_success_may_be_a_return():
         ({}, "nan_observation", 0, "at the reset, observation 'obs' holds NaN"),
         (IN_WORKERS, "nan_observation", 2, "observation 'obs' holds NaN"),
         ({}, "other_shape", 0, "at the reset, observation 'obs' has shape (2,)"),
-        (IN_WORKERS, "other_shape", 2, "ValueError: observation 'obs' has shape (2,)"),
-        ({}, "huge_observation", 2, "ValueError: observation 'obs'[0] is 1e+300"),
         (IN_WORKERS, "float_picture", 0, "at the reset, observation 'eye.front'[0, 0, 0] is 0.8"),
-        ({}, "float_picture", 2, "ValueError: observation 'eye.front'[0, 0, 0] is 0.8"),
         ({}, "nan_reward", 2, "the reward is nan"),
         (IN_WORKERS, "no_reward", 2, "ValueError: the reward is None"),
         ({}, "huge_reward", 2, "the reward is -1e+300"),
         ({}, "half_an_end", 2, "ValueError: terminated is 0.5"),
-        ({}, "an_end_in_words", 2, "ValueError: terminated is 'False'"),
     ],
 )
 def test_what_an_environment_does_wrong_is_an_error_of_its_episode_alone(place, misbehaviour, at_step, error):
@@ -214,21 +199,15 @@ def test_what_an_environment_does_wrong_is_an_error_of_its_episode_alone(place, 
             assert record.episode_return == sound[index].episode_return
 
 
-def test_numbers_beyond_the_range_of_their_space_are_an_error_unless_a_job_keeps_them():
-    told = {}
-    for out_of_range in ("error", "keep"):
-        environment = build(RATED, make_kwargs={"shown": 5.0, "render_fps": 10}, out_of_range=out_of_range)
-        observed = started(environment, 1)["policy"]["obs"].tolist()
-        told[out_of_range] = (environment.start_errors([0]), str(observed))
-    assert told["keep"] == ({}, "[[5.0]]")
-    assert "out_of_range: keep" in told["error"][0][0]
-    assert told["error"][1] == "[[nan]]"
+@pytest.mark.parametrize("out_of_range", ["error", "keep"])
+def test_numbers_beyond_the_range_of_their_space_are_an_error_unless_a_job_keeps_them(out_of_range):
+    environment = build(RATED, make_kwargs={"shown": 5.0, "render_fps": 10}, out_of_range=out_of_range)
+    [observed] = started(environment, 1)["policy"]["obs"].flatten().tolist()
+    assert observed == pytest.approx({"error": np.nan, "keep": 5.0}[out_of_range], nan_ok=True)
+    assert ["out_of_range: keep" in each for each in environment.start_errors([0]).values()] == (
+        [True] if out_of_range == "error" else []
+    )
     assert MetaWorldConfig().out_of_range == "keep"  # says of its goals that they are 0
-
-
-def test_an_episode_without_end_is_truncated():
-    records = run(make_kwargs={"endless": True}, num_episodes=2, max_episode_length=11).values()
-    assert {(record.length, record.outcome) for record in records} == {(11, Outcome.TIMEOUT)}
 
 
 @PLACES
@@ -250,19 +229,6 @@ def test_pictures_are_camera_observations_and_films_go_on_to_the_last_step(place
     environment.close()
 
 
-@pytest.mark.parametrize(("name", "all_drawn"), [(SEEN, True), (SPARING, False)])
-def test_the_pictures_that_an_environment_drew_are_counted(name, all_drawn):
-    environment = build(name, num_envs=3)
-    environment.draw_pictures_of([1])
-    started(environment, 1, 2)
-    for announced in ([], [0, 2]):
-        environment.draw_pictures_of(announced)
-        shown = environment.step(torch.zeros(3, 2)).observation["camera_obs"]["front"]
-        assert isinstance(shown, Pictures)
-        assert shown.env_ids == (*announced[:1], 2)
-    assert environment.pictures_drawn == (6 if all_drawn else 2)
-
-
 def test_a_picture_that_was_left_out_is_not_filmed_and_one_of_a_step_that_failed_is_not_shown():
     environment = build(SPARING, num_envs=2, make_kwargs={"at_step": 2})
     started(environment, 1, 2)
@@ -274,29 +240,6 @@ def test_a_picture_that_was_left_out_is_not_filmed_and_one_of_a_step_that_failed
     environment.draw_pictures_of([0, 1])
     shown = environment.step(torch.zeros(2, 2)).observation["camera_obs"]["front"]
     assert shown.env_ids == (0,)
-
-
-def test_an_env_slot_that_rests_since_a_step_without_a_picture_is_black_where_it_is_announced():
-    environment = build(SPARING, num_envs=2)
-    started(environment, 1, 2)
-    over = np.array([False, False])
-    while not over.any():
-        environment.draw_pictures_of([])
-        over = environment.step(torch.zeros(2, 2)).terminated.numpy()
-    [resting], [moving] = np.flatnonzero(over), np.flatnonzero(~over)
-    environment.draw_pictures_of([0, 1])
-    shown = environment.step(torch.zeros(2, 2)).observation["camera_obs"]["front"]
-    assert not shown[resting].any()
-    assert shown[moving].any()
-
-
-def test_a_reader_of_all_env_slots_is_served_after_one_that_looked_at_none():
-    environment = build(SPARING, num_envs=2)
-    wanted = [Episode(job="seen", episode_index=index, seed=1) for index in range(4)]
-    rollout(environment, RandomActionPolicy(), wanted, [])
-    shown = started(environment, 1)["camera_obs"]["front"]
-    assert isinstance(shown, torch.Tensor)
-    assert not shown[1].any()
 
 
 @pytest.mark.parametrize(
@@ -318,16 +261,6 @@ def test_films_of_what_is_observed_show_what_they_show_if_every_picture_is_drawn
         films.append({path.name: path.read_bytes() for path in directory.rglob("*.mp4")})
     assert len(films[0]) == num_films
     assert films[0] == films[1]
-
-
-def test_films_of_some_episodes_have_the_pictures_of_those_drawn_and_no_others(tmp_path):
-    films = VideoRecorder(tmp_path, "seen", VideoOptions(camera=True, first_episodes=2))
-    options = {"metric_keys": ("drawn",), "num_envs": 2, "num_episodes": 6, **MEANWHILE}
-    records = run(SPARING, policy=LooksNowAndThen(), observer=films, **options)
-    films.close()
-    for index, record in records.items():
-        filmed, looked_at = record.length + 1, 1 + record.length // PERIOD
-        assert record.metrics["drawn"] == (filmed if index < 2 else looked_at)
 
 
 @pytest.mark.parametrize(("viewport", "looks"), [(True, False), (True, True), (False, True)])
@@ -355,75 +288,55 @@ def test_films_are_in_colours_and_policies_see_pictures_as_they_lie(lies, colour
     assert all(np.array_equal(pictures, colours[None]) for pictures in filmed.values())
 
 
-def test_a_layout_that_is_not_certain_is_not_filmed_and_why_is_told():
+def test_a_layout_that_is_not_certain_is_not_filmed_and_why_there_are_no_videos_is_told(tmp_path, caplog):
     environment = build(LAID, make_kwargs={"picture": np.zeros((4, 6, 8)).tolist()})
     started(environment, 1)
     assert environment.filmable == (VIEWPORT,)
     assert "'obs' has shape (4, 6, 8)" in environment.filming_hint
     with pytest.raises(ArenaError, match=r"shape \(4, 6, 8\)"):
         environment.film([0], [VIEWPORT])
-
-
-def test_why_there_are_no_videos_is_told_with_what_would_make_them(tmp_path, caplog):
-    environment = build()
     with pytest.raises(KeyError, match="render_mode: rgb_array"):
-        environment.film([0], [VIEWPORT])
+        build().film([0], [VIEWPORT])
     recorder = VideoRecorder(tmp_path, "draw", VideoOptions(viewport=True))
-    rollout(environment, RandomActionPolicy(), [Episode(job="draw", episode_index=0, seed=1)], [recorder])
+    rollout(build(), RandomActionPolicy(), [Episode(job="draw", episode_index=0, seed=1)], [recorder])
     assert "job 'draw' has no videos" in caplog.text
     assert "render_mode: rgb_array" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "control_dt", "warned"),
+    ("name", "said", "found"),
     [
-        (RATED, {"control_hz": 10, "render_fps": 10, "dt": 0.01}, 0.1, None),
-        (RATED, {"control_freq": np.int64(20), "dt": 0.002}, 0.05, None),
-        (RATED, {"control_timestep": 0.05, "control_freq": 20}, 0.05, None),
-        (RATED, {"render_fps": 25}, 0.04, None),
-        (RATED, {"render_fps": 67, "dt": 0.015}, 0.015, None),
-        (RATED, {"control_hz": 0, "control_freq": "fast", "render_fps": 25}, 0.04, None),
-        ("gym:Humanoid-v5", {}, 0.015, None),
-        ("gym:Pendulum-v1", {}, 0.05, None),
-        # It may be the simulator's.
-        (RATED, {"dt": 0.04}, 0.04, "dt = 0.04 s alone"),
-        (RATED, {"dt": np.float32(0.05)}, 0.05, "dt = 0.05 s alone"),
-        (RATED, {"dt": np.array([0.06])}, 0.06, "dt = 0.06 s alone"),
-        (RATED, {}, 1.0, "1 s is taken"),
+        (RATED, {"control_hz": 10, "render_fps": 10, "dt": 0.01}, 0.1),
+        (RATED, {"control_timestep": 0.05, "control_freq": np.int64(20)}, 0.05),
+        (RATED, {"render_fps": 67, "dt": 0.015}, 0.015),
+        (RATED, {"control_hz": 0, "control_freq": "fast", "render_fps": 25}, 0.04),
+        ("gym:Humanoid-v5", {}, 0.015),
+        # It may be the simulator's, and then it is said.
+        (RATED, {"dt": np.float32(0.05)}, (0.05, "dt = 0.05 s alone")),
+        (RATED, {"dt": np.array([0.06])}, (0.06, "dt = 0.06 s alone")),
+        (RATED, {}, (1.0, "1 s is taken")),
+        (RATED, {"control_freq": 20, "render_fps": 30}, "20 .* control_freq, and 30 .*render_fps"),
+        (RATED, {"control_hz": 20, "control_timestep": 0.1}, "20 .* control_hz, and 10 .*control_timestep"),
+        (RATED, {"render_fps": 20, "dt": 0.002}, "500 .* dt, and 20 .*render_fps"),
     ],
 )
-def test_a_control_step_takes_what_an_environment_says_of_it(name, said, control_dt, warned, caplog):
+def test_a_control_step_takes_what_an_environment_says_and_two_rates_that_differ_are_an_error(
+    name, said, found, caplog
+):
+    if isinstance(found, str):
+        with pytest.raises(EnvironmentBuildError, match=f"{found}.*control_dt"):
+            build(name, make_kwargs=said)
+        assert build(name, make_kwargs=said, control_dt=0.1).control_dt == 0.1
+        return
+    control_dt, *warned = found if isinstance(found, tuple) else (found,)
     assert build(name, make_kwargs=said).control_dt == pytest.approx(control_dt)
     told = [record.getMessage() for record in caplog.records]
-    assert len(told) == (warned is not None)
-    assert all(warned in each for each in told)
-
-
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [
-        ({"control_freq": 20, "render_fps": 30}, "20 .* control_freq, and 30 .*render_fps"),
-        ({"control_hz": 20, "control_timestep": 0.1}, "20 .* control_hz, and 10 .*control_timestep"),
-        ({"render_fps": 20, "dt": 0.002}, "500 .* dt, and 20 .*render_fps"),
-    ],
-)
-def test_two_rates_that_differ_are_an_error_that_names_both_and_the_option_that_settles_it(said, message):
-    with pytest.raises(EnvironmentBuildError, match=f"{message}.*control_dt"):
-        build(RATED, make_kwargs=said)
-    assert build(RATED, make_kwargs=said, control_dt=0.1).control_dt == 0.1
+    assert [words in each for words, each in zip(warned, told, strict=True)] == [True] * len(warned)
 
 
 @pytest.mark.parametrize(("bits", "low", "high"), [(32, 2**31, 2**32), (63, 2**61, 2**63)])
 def test_seeds_have_as_many_bits_as_asked_for(bits, low, high):
-    environment = build(seed_bits=bits)
-    generator = np.random.default_rng(0)
-    seeds = [environment.draw_conditions(generator)["gym.seed"] for _ in range(100)]
+    environment, generator = build(seed_bits=bits), np.random.default_rng(0)
+    seeds = {environment.draw_conditions(generator)["gym.seed"] for _ in range(100)}
     assert low < max(seeds) < high
-    assert len(set(seeds)) == 100
-
-
-def test_provenance_names_the_versions_of_the_interpreter_that_simulates():
-    environment = build(**IN_WORKERS)
-    environment.close()
-    assert environment.provenance()["environment"] == f"gym:{ID}"
-    assert environment.provenance()["numpy"] == np.__version__
+    assert len(seeds) == 100

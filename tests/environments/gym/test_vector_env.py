@@ -23,16 +23,22 @@ def drawn(env: EnvironmentVectorEnv | SingleEnv, seed: int, *indices: int) -> li
     return [env.environment.draw_conditions(episode.conditions_generator()) for episode in episodes]
 
 
-def test_nothing_is_reset_unless_it_is_asked_for():
+def clocks(observation) -> list[float]:
+    return observation["policy"]["clock"][:, 0].tolist()
+
+
+def test_nothing_is_reset_unless_it_is_asked_for_and_a_masked_reset_leaves_the_others():
     env = coins()
     assert env.metadata["autoreset_mode"] is AutoresetMode.DISABLED
     env.reset(seed=0)
     for _ in range(11):
         env.step(np.zeros((4, 2)))
     observation, _, terminated, _, _ = env.step(np.zeros((4, 2)))
-    clocks = observation["policy"]["clock"][:, 0]
-    assert set(clocks.tolist()) == {10.0, 12.0}
+    assert set(clocks(observation)) == {10.0, 12.0}
     assert not terminated.any()
+    observation, info = env.reset(seed=[None, 7, None, None], options={"reset_mask": np.array([0, 1, 0, 0], bool)})
+    assert [info["conditions"]] == [{1: each} for each in drawn(env, 7, 0)]
+    assert [clock == 0.0 for clock in clocks(observation)] == [False, True, False, False]
 
 
 def test_one_seed_gives_the_episodes_of_a_job_in_turn():
@@ -46,52 +52,27 @@ def test_one_seed_gives_the_episodes_of_a_job_in_turn():
     assert told == drawn(single, 3, 0, 1, 2, 0)
 
 
-def test_a_masked_reset_honours_the_env_slots_own_seed_and_leaves_the_others():
-    env = coins()
-    env.reset(seed=0)
-    env.step(np.zeros((4, 2)))
-    observation, info = env.reset(seed=[None, 7, None, None], options={"reset_mask": np.array([0, 1, 0, 0], bool)})
-    assert [info["conditions"]] == [{1: each} for each in drawn(env, 7, 0)]
-    assert observation["policy"]["clock"][:, 0].tolist() == [1.0, 0.0, 1.0, 1.0]
-
-
-def test_success_and_the_end_of_an_episode_are_told():
-    env = coins(64)
-    env.reset(seed=0)
+def test_success_and_the_end_of_an_episode_are_told_also_of_a_single_one():
+    many, single = coins(64), SingleEnv(coins(1))
+    many.reset(seed=0)
+    single.reset(seed=0)
     for _ in range(9):
-        env.step(np.zeros((64, 2)))
-    _, reward, terminated, truncated, info = env.step(np.zeros((64, 2)))
-    assert (info["success"] == terminated).all()
-    assert terminated.any()
-    assert not truncated.any()
+        many.step(np.zeros((64, 2)))
+        single.step(np.zeros(2))
+    _, reward, terminated, truncated, info = many.step(np.zeros((64, 2)))
+    *_, told = single.step(np.zeros(2))
     assert reward.shape == (64,)
-
-
-def test_double_precision_is_shown_as_such():
-    environment = CoinEnvironment(CoinConfig(), 2)
-    environment.observation_spec = {"policy": {"clock": ArraySpec(shape=(1,), dtype=torch.float64)}}
-    (clock,) = EnvironmentVectorEnv(environment).observation_space.sample()["policy"].values()
-    assert clock.dtype == np.float64
-
-
-def test_an_episode_ends_and_tells_whether_it_succeeded():
-    env = SingleEnv(coins(1))
-    env.reset(seed=0)
-    terminated = truncated = False
-    for _ in range(env.environment.max_episode_length):
-        _, reward, terminated, truncated, info = env.step(np.zeros(2))
-        assert isinstance(reward, float)
-        assert info["success"] is terminated
-        if terminated or truncated:
-            break
-    assert terminated or truncated
-
-
-def test_more_env_slots_than_one_cannot_be_shown():
+    assert 0 < terminated.sum() < 64
+    assert (info["success"] == terminated).all()
+    assert not truncated.any()
+    assert told["success"] is bool(terminated[0])
     with pytest.raises(ValueError, match="has 2"):
         SingleEnv(coins(2))
 
 
-def test_a_misspelt_option_is_told():
+def test_double_precision_is_shown_as_such_and_a_misspelt_option_is_told():
+    environment = CoinEnvironment(CoinConfig(), 2)
+    environment.observation_spec = {"policy": {"clock": ArraySpec(shape=(1,), dtype=torch.float64)}}
+    assert EnvironmentVectorEnv(environment).observation_space.sample()["policy"]["clock"].dtype == np.float64
     with pytest.raises(ConfigError, match=r"object"):
         make_single_env("lift_object", object="cubee")

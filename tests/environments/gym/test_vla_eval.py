@@ -64,25 +64,14 @@ def test_a_task_has_the_classes_limit_observations_action_and_hold_action_withou
     environment.close()
 
 
-def test_an_episode_is_the_one_of_its_index_whatever_was_played_before():
+def test_an_episode_is_the_one_of_its_index_whatever_was_played_before_unless_one_object_is_kept():
     environment = points()
     first, other, again, elsewhere = (start(environment, *each) for each in ((3,), (4,), (3,), (3, 6)))
     assert np.array_equal(first, again)
     assert 0.05 < other[0] - first[0] < 0.15
     assert 0 < np.abs(elsewhere - first).max() < 0.1
-    environment.close()
-
-
-def test_the_table_names_the_task():
-    builder = ENVIRONMENTS.get(POINTS)
-    names = [builder.task_name(builder.config_class(**options)) for options in ({"task": "move left"}, {"task": 1}, {})]
-    assert names == ["move left", "PointBenchmark/1", "PointBenchmark"]
-
-
-def test_one_object_can_be_kept_for_all_episodes_of_an_env_slot():
-    environment = points(new_each_episode=False, seeded=False)
-    assert [round(float(start(environment, 0)[1])) for _ in range(2)] == [1, 2]
-    environment.close()
+    kept = points(new_each_episode=False, seeded=False)
+    assert [round(float(start(kept, 0)[1])) for _ in range(2)] == [1, 2]
     with pytest.raises(ArenaError, match="differently"):
         points(new_each_episode=False)
 
@@ -135,17 +124,29 @@ def test_a_class_of_coroutines_runs_and_its_action_dim_can_be_given():
         build(name)
 
 
+def test_results_name_the_task_an_engine_that_the_class_imports_late_and_what_it_draws_with():
+    variables = {"PYTHONPATH": f"{ROOT}:{ELSEWHERE}", "MUJOCO_GL": "egl"}
+    name = f"vla_eval:{MODULE}:LateBenchmark"
+    environment = build(name, task=0, python=sys.executable, environment_variables=variables)
+    told = environment.provenance()
+    environment.close()
+    assert (told["engine"], told["MUJOCO_GL"]) == (f"mujoco {mujoco.__version__}", "disabled")
+    builder = ENVIRONMENTS.get(POINTS)
+    names = [builder.task_name(builder.config_class(**options)) for options in ({"task": "move left"}, {"task": 1}, {})]
+    assert names == ["move left", "PointBenchmark/1", "PointBenchmark"]
+
+
 @pytest.mark.parametrize(
     ("class_name", "options", "told"),
     [
         ("PointBenchmrk", {}, "environment: .*did you mean 'PointBenchmark'"),
-        ("PointBenchmark", {}, "task: is missing: .*'move left', 'move right'"),
+        ("PointBenchmark", {}, "task: .*'move left', 'move right'"),
         ("PointBenchmark", {"task": "move rihgt"}, "task: .*'move rihgt'; did you mean 'move right'"),
-        ("PointBenchmark", {"task": 2}, "task: there is no task 2"),
+        ("PointBenchmark", {"task": 2}, "task: .*no task 2"),
         ("PointBenchmark", {"task": 0, "make_kwargs": {"ofset": 1}}, "make_kwargs: .*'ofset'"),
-        ("RealTimeBenchmark", {"render": "cpu"}, "render: 'cpu' is not supported"),
-        ("np", {}, "no benchmark class 'np'"),
-        ("PointBenchmark", {"task": 0, "tasks": 3}, "tasks: is 3, and the class has 2"),
+        ("RealTimeBenchmark", {"render": "cpu"}, "render: 'cpu'"),
+        ("np", {}, "class 'np'"),
+        ("PointBenchmark", {"task": 0, "tasks": 3}, "tasks: is 3, .* has 2"),
     ],
 )
 def test_what_a_class_does_not_have_or_take_is_told_before_anything_starts(class_name, options, told):
@@ -160,15 +161,6 @@ def test_the_class_is_told_where_to_draw(mujoco_gl, render, mode, monkeypatch):
     monkeypatch.setenv("POINTS_ARE_DRAWN_ON", "")
     assert problems(POINTS, render=render, task=9).startswith("task: ")
     assert os.environ["POINTS_ARE_DRAWN_ON"] == mode
-
-
-def test_results_name_an_engine_that_the_class_imports_late_and_what_it_draws_with():
-    variables = {"PYTHONPATH": f"{ROOT}:{ELSEWHERE}", "MUJOCO_GL": "egl"}
-    name = f"vla_eval:{MODULE}:LateBenchmark"
-    environment = build(name, task=0, python=sys.executable, environment_variables=variables)
-    told = environment.provenance()
-    environment.close()
-    assert (told["engine"], told["MUJOCO_GL"]) == (f"mujoco {mujoco.__version__}", "disabled")
 
 
 def test_more_episodes_than_the_class_has_are_refused_before_anything_starts():

@@ -13,133 +13,66 @@ from isaaclab_arena.sim.math import rotation_error
 from isaaclab_arena.sim.scene import ASSETS
 from tests.environments.building import build, episode, play, refusal, start, steps_of
 
-# Franka's published Denavit-Hartenberg parameters (Craig's convention): a [m], d [m], alpha [rad] of each joint.
-DENAVIT_HARTENBERG = (
-    (0.0, 0.333, 0.0),
-    (0.0, 0.0, -np.pi / 2),
-    (0.0, 0.316, np.pi / 2),
-    (0.0825, 0.0, np.pi / 2),
-    (-0.0825, 0.384, -np.pi / 2),
-    (0.0, 0.0, np.pi / 2),
-    (0.088, 0.0, np.pi / 2),
-)
-FLANGE_M = 0.107
-HAND_TURN_RAD = -np.pi / 4
-TCP_M = 0.1034
-POSES = (
-    (0, -0.4, 0, -2.4, 0, 2.0, 0.7854),
-    (0.3, 0.5, -0.7, -1.1, 1.3, 2.2, -1.9),
-    (-2.0, -1.2, 2.1, -2.9, -0.4, 0.2, 2.5),
-)
 
-
-def link(a: float, d: float, alpha: float, theta: float) -> np.ndarray:
-    ca, sa, ct, st = np.cos(alpha), np.sin(alpha), np.cos(theta), np.sin(theta)
-    return np.array([[ct, -st, 0, a], [st * ca, ct * ca, -sa, -d * sa], [st * sa, ct * sa, ca, d * ca], [0, 0, 0, 1]])
-
-
-def tcp_pose(joints) -> np.ndarray:
-    pose = np.eye(4)
-    for (a, d, alpha), theta in zip(DENAVIT_HARTENBERG, joints, strict=True):
-        pose = pose @ link(a, d, alpha, theta)
-    return pose @ link(0, FLANGE_M, 0, HAND_TURN_RAD) @ link(0, TCP_M, 0, 0)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return mujoco.MjModel.from_xml_path(str(ASSETS / PANDA.asset))
-
-
-@pytest.mark.parametrize("joints", POSES)
-def test_forward_kinematics_are_those_of_the_published_parameters(model, joints):
-    data = mujoco.MjData(model)
-    data.qpos[:7] = joints
-    mujoco.mj_kinematics(model, data)
-    expected = tcp_pose(joints)
-    np.testing.assert_allclose(data.site("tcp").xpos, expected[:3, 3], atol=1e-6)
-    np.testing.assert_allclose(data.site("tcp").xmat.reshape(3, 3), expected[:3, :3], atol=1e-6)
-
-
-def test_limits_are_the_published_ones_and_home_is_within_them_with_the_hand_pointing_down(model):
-    robot = PANDA.robot
-    published = [
-        (-2.8973, 2.8973),
-        (-1.7628, 1.7628),
-        (-2.8973, 2.8973),
-        (-3.0718, -0.0698),
-        (-2.8973, 2.8973),
-        (-0.0175, 3.7525),
-        (-2.8973, 2.8973),
-    ]
-    assert list(zip(robot.joint_low, robot.joint_high, strict=True)) == published
-    np.testing.assert_array_equal(model.jnt_range[:7], published)
-    np.testing.assert_allclose(model.actuator_ctrlrange[:7], published, atol=1e-12)
-    assert robot.joint_velocity_limit == (2.175, 2.175, 2.175, 2.175, 2.61, 2.61, 2.61)
-    assert robot.joint_torque_limit == (87, 87, 87, 87, 12, 12, 12)
-    np.testing.assert_array_equal(model.actuator_forcerange[:7, 1], robot.joint_torque_limit)
-    np.testing.assert_array_equal(model.jnt_range[7:], [(0.0, 0.04), (0.0, 0.04)])
+@pytest.mark.parametrize(("arm", "gripper"), [(PANDA, (0.0, 0.04)), (SO101, (-0.174533, 1.74533))])
+def test_limits_and_torques_are_those_of_the_arms_file_and_home_is_within_them(arm, gripper):
+    model, robot = mujoco.MjModel.from_xml_path(str(ASSETS / arm.asset)), arm.robot
+    limits, number = list(zip(robot.joint_low, robot.joint_high, strict=True)), len(robot.home)
+    np.testing.assert_array_equal(model.jnt_range[:number], limits)
+    np.testing.assert_allclose(model.jnt_range[number:], [gripper] * (model.njnt - number))
+    np.testing.assert_array_equal(model.actuator_forcerange[:number, 1], robot.joint_torque_limit)
+    assert all(low < home < high for (low, high), home in zip(limits, robot.home, strict=True))
     assert robot.gripper_width == 0.08
-    assert all(low < home < high for (low, high), home in zip(published, robot.home, strict=True))
-    np.testing.assert_allclose(tcp_pose(robot.home)[:3, 2], [0, 0, -1], atol=1e-6)
 
 
-# What so101_new_calib.xml says of each joint: its frame in the frame before it, as a position [m] and a quaternion.
-PUBLISHED_FRAMES = (
-    ((0.0388353, 0.0, 0.0624), (0.0, 0.0, -1.0, 0.0)),
-    ((-0.0303992, -0.0182778, -0.0542), (0.5, -0.5, -0.5, -0.5)),
-    ((-0.11257, -0.028, 0.0), (0.707107, 0.0, 0.0, 0.707107)),
-    ((-0.1349, 0.0052, 0.0), (0.707107, 0.0, 0.0, -0.707107)),
-    ((0.0, -0.0611, 0.0181), (0.0172091, -0.0172091, 0.706897, 0.706897)),
+POSES = (
+    (PANDA, PANDA.robot.home, (0.4244, 0.0, 0.3610), (0.0, 0.0, -1.0), (1.0, 0.0, 0.0)),
+    (
+        PANDA,
+        (0.3, 0.5, -0.7, -1.1, 1.3, 2.2, -1.9),
+        (0.8001, -0.0492, 0.6343),
+        (0.7964, 0.4502, -0.4038),
+        (-0.4831, 0.8753, 0.0232),
+    ),
+    (
+        PANDA,
+        (-2.0, -1.2, 2.1, -2.9, -0.4, 0.2, 2.5),
+        (0.1438, 0.0570, 0.3712),
+        (0.0227, 0.8106, 0.5851),
+        (0.7648, -0.3910, 0.5120),
+    ),
+    (SO101, (0, 0, 0, 0, 0), (0.3834, -0.0020, 0.2664), (1.0, 0.0, 0.0), (0.0, 0.9988, 0.0487)),
+    (
+        SO101,
+        (0.4, -0.5, 0.8, 1.1, -0.6),
+        (0.1990, -0.0891, 0.0492),
+        (0.1566, -0.0662, -0.9854),
+        (0.8587, 0.5021, 0.1027),
+    ),
+    (
+        SO101,
+        (-1.1, 0.9, -1.2, -0.7, 2.0),
+        (0.1733, 0.3298, 0.3304),
+        (0.2451, 0.4815, 0.8415),
+        (0.6854, 0.5278, -0.5017),
+    ),
 )
-# Where the published tip of the gripper lies from our tool centre point: on the jaw that does not move, 4 cm aside.
-PUBLISHED_TIP_M = (-0.0079, -0.000218, -0.0981274)
-SO101_POSES = ((0, 0, 0, 0, 0), (0.4, -0.5, 0.8, 1.1, -0.6), (-1.1, 0.9, -1.2, -0.7, 2.0))
+"""Where the tool is [m], where it points and its x axis, as computed from what the makers publish.
+
+That is Franka's table of Denavit-Hartenberg parameters, and the frames of so101_new_calib.xml.
+"""
 
 
-def pose(position, quaternion) -> np.ndarray:
-    matrix = np.eye(4)
-    rotation = np.zeros(9)
-    mujoco.mju_quat2Mat(rotation, np.array(quaternion) / np.linalg.norm(quaternion))
-    matrix[:3, :3], matrix[:3, 3] = rotation.reshape(3, 3), position
-    return matrix
-
-
-def published_gripper(joints) -> np.ndarray:
-    matrix = np.eye(4)
-    for (position, quaternion), angle in zip(PUBLISHED_FRAMES, joints, strict=True):
-        matrix = matrix @ pose(position, quaternion) @ pose((0, 0, 0), (np.cos(angle / 2), 0, 0, np.sin(angle / 2)))
-    return matrix
-
-
-@pytest.fixture(scope="module")
-def so101_model():
-    return mujoco.MjModel.from_xml_path(str(ASSETS / SO101.asset))
-
-
-@pytest.mark.parametrize("joints", SO101_POSES)
-def test_forward_kinematics_are_those_of_the_published_description(so101_model, joints):
-    data = mujoco.MjData(so101_model)
-    data.qpos[:5] = joints
-    mujoco.mj_kinematics(so101_model, data)
-    gripper = published_gripper(joints)
-    tool = data.site("tcp").xmat.reshape(3, 3)
-    np.testing.assert_allclose(data.body("gripper").xpos, gripper[:3, 3], atol=2e-4)
-    np.testing.assert_allclose(tool[:, 2], -gripper[:3, 2], atol=1e-4)
-    np.testing.assert_allclose(tool[:, 1], gripper[:3, 0], atol=1e-4)
-    tip = gripper @ np.array((*PUBLISHED_TIP_M, 1.0))
-    from_tool = tool.T @ (tip[:3] - data.site("tcp").xpos)
-    np.testing.assert_allclose(from_tool, (0.0, -0.04, 0.008), atol=6e-4)
-
-
-def test_joint_names_and_limits_are_the_published_ones(so101_model):
-    names = [so101_model.joint(index).name for index in range(so101_model.njnt)]
-    assert names == ["shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper"]
-    published = [(-1.91986, 1.91986), (-1.74533, 1.74533), (-1.69, 1.69), (-1.65806, 1.65806), (-2.74385, 2.84121)]
-    assert list(zip(SO101.robot.joint_low, SO101.robot.joint_high, strict=True)) == published
-    np.testing.assert_allclose(so101_model.jnt_range, [*published, (-0.174533, 1.74533)])
-    assert all(low < home < high for (low, high), home in zip(published, SO101.robot.home, strict=True))
-    np.testing.assert_array_equal(so101_model.actuator_forcerange[:5, 1], SO101.robot.joint_torque_limit)
-    np.testing.assert_array_equal(so101_model.jnt_actfrcrange[:5, 1], 2.94)
+@pytest.mark.parametrize(("arm", "joints", "place", "ahead", "aside"), POSES)
+def test_forward_kinematics_are_the_published_ones(arm, joints, place, ahead, aside):
+    model = mujoco.MjModel.from_xml_path(str(ASSETS / arm.asset))
+    data = mujoco.MjData(model)
+    data.qpos[: len(joints)] = joints
+    mujoco.mj_kinematics(model, data)
+    axes, off = data.site("tcp").xmat.reshape(3, 3), 1e-4 if arm is PANDA else 1e-3
+    np.testing.assert_allclose(data.site("tcp").xpos, place, atol=off)
+    np.testing.assert_allclose(axes[:, 2], ahead, atol=off)
+    np.testing.assert_allclose(axes[:, 0], aside, atol=off)
 
 
 @pytest.mark.parametrize("width_m", [0.0, 0.04, 0.08])
@@ -156,30 +89,13 @@ def test_the_jaws_are_as_far_apart_as_the_gripper_is_told(width_m):
     assert apart == pytest.approx(width_m, abs=0.004)
 
 
-STILL = torch.tensor([[0.0, 0, 0, 0, 0, 0, 0.08]])
-
-
-def after_a_delta(index: int, size: float) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Return the observation of a tool at rest before and after one number of an action was not 0."""
+def test_a_turn_that_five_joints_cannot_make_leaves_the_tool_in_its_place():
     env = build("lift_object", embodiment="so101", action_mode="ee_delta")
     start(env)
-    before = steps_of(env, STILL, 15)[-1].observation["policy"]
-    move = STILL.clone()
-    move[0, index] = size
-    env.step(move)
-    return before, steps_of(env, STILL, 25)[-1].observation["policy"]
-
-
-@pytest.mark.parametrize("axis", [0, 1, 2])
-def test_a_delta_moves_the_tool_by_that_much(axis):
-    before, after = after_a_delta(axis, 0.02)
-    expected = torch.zeros(1, 3)
-    expected[0, axis] = 0.02
-    torch.testing.assert_close(after["eef_pos"] - before["eef_pos"], expected, atol=4e-3, rtol=0)
-
-
-def test_a_turn_that_five_joints_cannot_make_leaves_the_tool_in_its_place():
-    before, after = after_a_delta(3, 0.2)
+    still = torch.tensor([[0.0, 0, 0, 0, 0, 0, 0.08]])
+    before = steps_of(env, still, 15)[-1].observation["policy"]
+    env.step(still + torch.tensor([[0.0, 0, 0, 0.2, 0, 0, 0]]))
+    after = steps_of(env, still, 25)[-1].observation["policy"]
     assert (after["eef_pos"] - before["eef_pos"]).norm() < 0.01
     assert rotation_error(after["eef_quat"], before["eef_quat"]).abs().max() < 0.19
 

@@ -4,17 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
-from isaaclab_arena.environments.robots.embodiment import described_embodiment, menagerie_embodiment, menagerie_root
+from isaaclab_arena.environments.robots.embodiment import described_embodiment, menagerie_embodiment
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.sim.scene import ASSETS
-from tests.environments.building import build, play, refusal, start
+from tests.environments.building import build, play, refusal
 from tests.environments.six_axis import DESCRIPTION, JOB_FILE
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how_to" / "robots.md"
@@ -53,9 +52,13 @@ def solves(task: str, embodiment: str, **options) -> ArenaEnvironment:
 
 
 @pytest.mark.parametrize(("task", "mode"), [("reach", "ee_delta"), ("lift_object", "joint_position")])
-def test_the_documented_robot_solves_tasks(directory, task, mode):
-    env = solves(task, str(directory / "six_axis.yaml"), action_mode=mode)
+def test_the_documented_robot_solves_tasks_where_its_description_puts_it_and_has_its_cameras(directory, task, mode):
+    camera = {"name": "top_cam", "body": "forearm", "position": [0.1, 0, 0], "fovy_deg": 50.0}
+    changes = {"base__position": [0.05, 0.0, 0.0], "cameras": [camera]}
+    env: Any = solves(task, str(changed(directory, **changes)), action_mode=mode)
     assert env.provenance()["embodiment"] == "six_axis"
+    assert env.state()["articulation"]["robot"]["root_pose"][:, 0].tolist() == pytest.approx([0.05] * 2)
+    assert {"top_cam_rgb", "wrist_cam_rgb"} <= set(env.filmable)
 
 
 def test_the_page_shows_the_description_that_is_written():
@@ -80,24 +83,11 @@ def test_limits_come_from_the_mjcf_file(directory):
     assert robot.finger_unit == "m"
 
 
-def test_the_base_stands_where_the_description_says(directory):
-    file = changed(directory, base__position=[0.05, 0.1, 0.0], workspace__reach=0.7)
-    env = build("reach", embodiment=str(file))
-    start(env)
-    torch.testing.assert_close(env.state()["articulation"]["robot"]["root_pose"][0, :3].tolist(), [0.05, 0.1, 0.0])
-
-
 def test_a_robot_without_a_gripper_has_no_width_in_its_action_and_no_task_that_needs_fingers(directory):
     file = str(changed(directory, gripper=None))
     assert solves("reach", file).action_spec.shape == (6,)
     (problem,) = refusal("lift_object", embodiment=file).problems
     assert "no gripper" in problem.message
-
-
-def test_a_camera_of_the_description_is_on_the_robot(directory):
-    camera = {"name": "top_cam", "body": "forearm", "position": [0.1, 0, 0], "fovy_deg": 50.0}
-    env = build("reach", embodiment=str(changed(directory, cameras=[camera])))
-    assert {"top_cam_rgb", "wrist_cam_rgb"} <= set(env.filmable)
 
 
 def test_every_wrong_name_is_told_at_once_with_its_key(directory):
@@ -140,23 +130,22 @@ TWO_JOINTS = {"arm__home": [0.0, 0.0], "gripper": None}
         ({"arm__joint": ["yaw"]}, "arm.joint", "unknown key"),
         ({"name": 3}, "name", "quotes"),
         ({"mjcf": "other.xml"}, "mjcf", "no such file"),
+        ({"mjcf": "broken.xml"}, "mjcf", "broken.xml"),
     ],
 )
 def test_a_mistake_in_the_description_is_told_with_its_key(directory, changes, key, message):
+    (directory / "broken.xml").write_text("<mujoco><worldbdy/></mujoco>")
     assert message in problems_of(changed(directory, **changes))[key]
 
 
-def test_an_mjcf_file_that_is_broken_is_named(directory):
-    (directory / "other.xml").write_text("<mujoco><worldbdy/></mujoco>")
-    message = problems_of(changed(directory, mjcf="other.xml"))["mjcf"]
-    assert "MuJoCo" in message
-    assert "other.xml" in message
-
-
-def test_a_description_that_is_missing_is_a_mistake_of_the_embodiment_option(tmp_path):
-    (problem,) = refusal("reach", embodiment=str(tmp_path / "none.yaml")).problems
+@pytest.mark.parametrize(
+    ("embodiment", "told"),
+    [("nowhere/none.yaml", "none.yaml"), ("menagerie:franka_emika_pand", "'franka_emika_panda'")],
+)
+def test_a_robot_that_is_nowhere_is_a_mistake_of_the_embodiment_option(embodiment, told):
+    (problem,) = refusal("reach", embodiment=embodiment).problems
     assert problem.key == "embodiment"
-    assert "none.yaml" in problem.message
+    assert told in problem.message
 
 
 def menagerie_checkout(directory: Path) -> Path:
@@ -182,6 +171,14 @@ def test_a_robot_of_menagerie_is_built_from_a_checkout(tmp_path, monkeypatch):
     assert "wrist_cam_rgb" in env.filmable
 
 
+UR5E_LINKS = (
+    ('"shoulder_link" pos="0 0 0.163"', "shoulder_pan", 'axis="0 0 1"'),
+    ('"upper_arm_link" pos="0 0.138 0" quat="1 0 1 0"', "shoulder_lift", ""),
+    ('"forearm_link" pos="0 -0.131 0.425"', "elbow", 'range="-3.1415 3.1415"'),
+    ('"wrist_1_link" pos="0 0 0.392" quat="1 0 1 0"', "wrist_1", ""),
+    ('"wrist_2_link" pos="0 0.127 0"', "wrist_2", 'axis="0 0 1"'),
+    ('"wrist_3_link" pos="0 0 0.1"', "wrist_3", ""),
+)
 UR5E = """
 <mujoco model="ur5e">
   <compiler angle="radian" autolimits="true"/>
@@ -190,56 +187,34 @@ UR5E = """
     <position kp="3000" ctrlrange="-6.2831 6.2831" forcerange="-150 150"/>
     <geom type="sphere" size="0.03" mass="1.5" contype="0" conaffinity="1"/>
   </default>
-  <worldbody>
-    <body name="base" quat="1 0 0 1"><geom contype="0" conaffinity="0"/>
-      <body name="shoulder_link" pos="0 0 0.163"><joint name="shoulder_pan_joint" axis="0 0 1"/><geom/>
-        <body name="upper_arm_link" pos="0 0.138 0" quat="1 0 1 0"><joint name="shoulder_lift_joint"/><geom/>
-          <body name="forearm_link" pos="0 -0.131 0.425">
-            <joint name="elbow_joint" range="-3.1415 3.1415"/><geom/>
-            <body name="wrist_1_link" pos="0 0 0.392" quat="1 0 1 0"><joint name="wrist_1_joint"/><geom/>
-              <body name="wrist_2_link" pos="0 0.127 0"><joint name="wrist_2_joint" axis="0 0 1"/><geom/>
-                <body name="wrist_3_link" pos="0 0 0.1"><joint name="wrist_3_joint"/><geom pos="0 0.07 0"/></body>
-              </body>
-            </body>
-          </body>
-        </body>
-      </body>
-    </body>
-  </worldbody>
-  <actuator>
-    <position name="shoulder_pan" joint="shoulder_pan_joint"/>
-    <position name="shoulder_lift" joint="shoulder_lift_joint"/>
-    <position name="elbow" joint="elbow_joint"/><position name="wrist_1" joint="wrist_1_joint"/>
-    <position name="wrist_2" joint="wrist_2_joint"/><position name="wrist_3" joint="wrist_3_joint"/>
-  </actuator>
+  <worldbody><body name="base" quat="1 0 0 1"><geom contype="0" conaffinity="0"/>{bodies}</body></worldbody>
+  <actuator>{actuators}</actuator>
 </mujoco>
 """
+
+
+def ur5e() -> str:
+    """Return a stand-in for Menagerie's UR5e, with its names and lengths."""
+    bodies = ""
+    for body, name, joint in UR5E_LINKS[::-1]:
+        flange = "" if bodies else 'pos="0 0.07 0"'
+        bodies = f'<body name={body}><joint name="{name}_joint" {joint}/><geom {flange}/>{bodies}</body>'
+    actuators = (f'<position name="{name}" joint="{name}_joint"/>' for _, name, _ in UR5E_LINKS)
+    return UR5E.format(bodies=bodies, actuators="".join(actuators))
 
 
 def test_an_arm_of_menagerie_without_a_gripper_solves_what_needs_none(tmp_path, monkeypatch):
     monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
     (tmp_path / "universal_robots_ur5e").mkdir()
-    (tmp_path / "universal_robots_ur5e" / "ur5e.xml").write_text(UR5E)
+    (tmp_path / "universal_robots_ur5e" / "ur5e.xml").write_text(ur5e())
     solves("press_button", "menagerie:universal_robots_ur5e")
 
 
 def test_without_a_checkout_the_way_out_is_told(tmp_path, monkeypatch):
-    monkeypatch.delenv("MENAGERIE_ROOT", raising=False)
+    monkeypatch.setenv("MENAGERIE_ROOT", "")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="MENAGERIE_ROOT"):
         menagerie_embodiment("franka_emika_panda")
     monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
     with pytest.raises(ConfigError, match="no directory 'franka_emika_panda'"):
         menagerie_embodiment("franka_emika_panda")
-
-
-def test_a_checkout_of_menagerie_is_named_by_a_variable_that_may_be_empty():
-    assert menagerie_root({}) is None
-    assert menagerie_root({"MENAGERIE_ROOT": ""}) is None
-    assert menagerie_root({"MENAGERIE_ROOT": "/models"}) == "/models"
-
-
-def test_an_unknown_robot_of_menagerie_is_refused_with_a_suggestion():
-    (problem,) = refusal("reach", embodiment="menagerie:franka_emika_pand").problems
-    assert problem.key == "embodiment"
-    assert "'franka_emika_panda'" in problem.message

@@ -1,8 +1,8 @@
 """The axes along which an episode varies."""
 
 import json
+import math
 from fnmatch import fnmatch
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ import torch
 from isaaclab_arena.environments.arena.builder import TableOptions, TableTask
 from isaaclab_arena.environments.catalog import ENVIRONMENTS, OBJECTS
 from isaaclab_arena.environments.tasks.two_cubes import PickByColour
-from isaaclab_arena.environments.variations.catalogue import NUM_PATTERNS, pattern_pixels, word_distance
+from isaaclab_arena.environments.variations.catalogue import NUM_PATTERNS, pattern_pixels
 from isaaclab_arena.environments.variations.overrides import (
     AXES,
     EDGE_LEVEL,
@@ -20,9 +20,10 @@ from isaaclab_arena.environments.variations.overrides import (
     with_moved_starts,
 )
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Stream, episode_generator, episode_seed
+from isaaclab_arena.interfaces.environment_builder import Sampler, SamplerType, Variation, spelled
+from isaaclab_arena.interfaces.episode import ConditionValue, Stream, episode_generator, episode_seed
 from isaaclab_arena.policy.scripted import scripts
-from tests.environments.building import ALL_ENVIRONMENTS, build, hold_still, steps_of
+from tests.environments.building import build, hold_still, steps_of
 from tests.environments.variations.varying import build_varied, catalogue_of, conditions_of, fixed
 
 CAN = catalogue_of("lift_object", object="can")
@@ -68,19 +69,9 @@ SAYS = {
 """What each axis says that it changes, told apart from how it finds it."""
 
 
-def episode_of(axis: str, level: int, index: int = 3) -> Conditions:
-    """Start state of an episode of a level."""
-    env = build_varied("lift_object", AXES[axis].settings(CAN, level), object="can")
-    return conditions_of(env, index)
-
-
 def numbers(value: ConditionValue) -> tuple[float, ...]:
     assert not isinstance(value, str)
     return tuple(map(float, value)) if isinstance(value, tuple) else (float(value),)
-
-
-def own_axes() -> list[str]:
-    return [name for name, axis in AXES.items() if axis.variations(CAN)]
 
 
 @pytest.mark.parametrize(("task", "axis"), ON_TASKS)
@@ -98,10 +89,28 @@ def test_an_axis_changes_what_it_says_and_nothing_else(task, axis):
             assert differs_only_by(before, changed, on)
 
 
-@pytest.mark.parametrize("axis", own_axes())
+OWN_AXES = [name for name, axis in AXES.items() if axis.variations(CAN)]
+
+
+def test_every_variation_belongs_to_one_axis_and_colour_is_none_where_a_thing_is_called_by_it():
+    for variation in {each for name in OWN_AXES for each in AXES[name].variations(CAN)}:
+        owners = [name for name in OWN_AXES if variation in AXES[name].variations(CAN)]
+        assert owners == [name for name, axis in AXES.items() if axis.owns(variation.key)]
+        assert len(owners) == 1
+    assert not AXES["object_color"].variations(catalogue_of("pick_by_colour"))
+
+
+def test_by_default_a_start_varies_over_a_full_turn_and_whole_centimetres_of_the_tasks_own_draws():
+    ranges = {variation.key: (variation.sampler.low, variation.sampler.high) for variation in CAN}
+    assert ranges["can.yaw"] == ((-math.pi,), (math.pi,))
+    assert ranges["can.position"] == ((0.4, -0.2, 0.05), (0.6, 0.2, 0.05))
+
+
+@pytest.mark.parametrize("axis", OWN_AXES)
 def test_a_change_only_grows_from_level_to_level(axis):
     nominal = {variation.key: variation.nominal for variation in AXES[axis].variations(CAN)}
-    episodes = [episode_of(axis, level) for level in (1, 3, 5)]
+    levels = [AXES[axis].settings(CAN, level) for level in (1, 3, 5)]
+    episodes = [conditions_of(build_varied("lift_object", each, object="can"), 3) for each in levels]
     for key, middle in nominal.items():
         ways = [
             tuple(value - start for value, start in zip(numbers(each[key]), middle, strict=True)) for each in episodes
@@ -109,44 +118,6 @@ def test_a_change_only_grows_from_level_to_level(axis):
         for component in zip(*ways, strict=True):
             assert abs(component[0]) <= abs(component[1]) <= abs(component[2])
             assert component[0] * component[2] >= 0
-
-
-def test_a_level_is_as_far_from_nothing_as_it_says():
-    quality, texture, words = (
-        [AXES[axis].settings(CAN, level)[f"{key}.sampler_cfg.low"] for level in range(1, 6)]
-        for axis, key in (
-            ("picture_compression", "picture.jpeg_quality"),
-            ("table_texture", "table.texture"),
-            ("language", "instruction.paraphrase"),
-        )
-    )
-    assert quality == [82, 64, 46, 28, 10]
-    assert texture == words == [1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("axis", ["picture_compression", "table_texture", "background_texture", "language"])
-def test_there_is_nothing_beyond_the_edge_of_what_is_whole(axis):
-    enabled_variations(CAN, AXES[axis].settings(CAN, EDGE_LEVEL))
-    with pytest.raises(ConfigError, match="must be"):
-        enabled_variations(CAN, AXES[axis].settings(CAN, EDGE_LEVEL + 1))
-
-
-@pytest.mark.parametrize(
-    ("axis", "other"),
-    [
-        ("object_color", "light"),
-        ("light", "object_color"),
-        ("camera_pose", "object_yaw"),
-        ("object_position", "camera_pose"),
-        ("object_mass", "distractors"),
-    ],
-)
-def test_an_axis_owns_no_variation_of_another_and_there_is_none_of_colour_where_a_thing_is_called_by_it(axis, other):
-    own = AXES[axis].variations(CAN)
-    assert own
-    assert all(AXES[axis].owns(variation.key) for variation in own)
-    assert not any(AXES[axis].owns(variation.key) for variation in AXES[other].variations(CAN))
-    assert not AXES["object_color"].variations(catalogue_of("pick_by_colour"))
 
 
 def test_a_joint_near_its_limit_goes_to_it_and_takes_no_level_from_the_others():
@@ -180,16 +151,13 @@ def test_a_start_is_what_the_task_draws_and_what_is_added_to_it_and_nothing_else
     [
         ({}, {"cube.mass": 0.2}, "cube.mass", True),
         ({}, {"cube.mass": 0.2, "cube.position": (0.5, 0.1, 0.021)}, "cube.mass", False),
-        ({}, {"cube.mass": 0.2, "cube.yaw": 0.31}, "cube.mass", False),
         ({}, {"cube.mass": 0.2, "robot.joint_position": (0.0, -0.41)}, "cube.mass", False),
-        ({}, {"cube.mass": 0.2, "bin.position": (0.5, 0.3, 0.0)}, "cube.mass", False),
         ({}, {"cube.mass": 0.2, "light.color": (1.0, 1.0, 0.9)}, "cube.mass", False),
         # What a variation draws besides belongs to it alone.
         ({}, {"action.noise": 1, "action.noise_seed": 7}, "action.noise", True),
         ({}, {"table.texture": 1, "table.pattern": 7}, "table.texture", True),
         ({}, {"distractors.count": 1, "distractor_2.yaw": 7}, "distractors.count", True),
         ({}, {"cube.mass": 1, "action.noise_seed": 7}, "cube.mass", False),
-        ({}, {"cube.mass": 1, "table.pattern": 7}, "cube.mass", False),
         ({}, {"cube.mass": 1, "distractor_2.yaw": 7}, "cube.mass", False),
         # It was on before, or is not on now.
         ({"cube.mass": 0.1}, {"cube.mass": 0.2}, "cube.mass", False),
@@ -248,10 +216,9 @@ def test_a_texture_is_an_episodes_own_shows_in_films_and_does_not_touch_the_phys
 
 def test_an_episode_has_the_same_pattern_at_every_strength_and_episodes_have_different_ones():
     weak, strong = (build_varied("lift_object", fixed("table.texture", parts)) for parts in (1, 5))
-    patterns = [conditions_of(weak, index)["table.pattern"] for index in range(20)]
-    assert patterns == [conditions_of(strong, index)["table.pattern"] for index in range(20)]
-    assert len(set(patterns)) > 3
-    assert set(patterns) <= set(range(NUM_PATTERNS))
+    patterns, same = ([conditions_of(env, index)["table.pattern"] for index in range(20)] for env in (weak, strong))
+    assert patterns == same
+    assert 3 < len(set(patterns)) <= len(range(NUM_PATTERNS))
 
 
 @pytest.mark.parametrize("pattern", range(NUM_PATTERNS))
@@ -278,16 +245,12 @@ def test_variations_and_noise_are_drawn_from_streams_of_the_episode_by_key():
 
 # An episode that varies its words is told a paraphrase of its task, and everything else stays as it is.
 
-LANGUAGE = AXES["language"]
 
-
-@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
-def test_every_task_on_the_table_has_a_paraphrase_for_every_level_each_farther_than_the_one_before(name):
-    env = build_varied(name, LANGUAGE.settings(catalogue_of(name), 1))
-    conditions = conditions_of(env, 0)
-    said = [env.instruction({**conditions, "instruction.paraphrase": level}) for level in range(EDGE_LEVEL + 1)]
-    distances = [word_distance(said[0], each) for each in said]
-    assert all(nearer < farther for nearer, farther in pairwise(distances)), distances
+@pytest.mark.parametrize("axis", ["picture_compression", "table_texture", "background_texture", "language"])
+def test_there_is_nothing_beyond_the_edge_of_what_is_whole(axis):
+    enabled_variations(CAN, AXES[axis].settings(CAN, EDGE_LEVEL))
+    with pytest.raises(ConfigError):
+        enabled_variations(CAN, AXES[axis].settings(CAN, EDGE_LEVEL + 1))
 
 
 @pytest.mark.parametrize("name", ["lift_object", "pick_and_place", "push_to_goal"])
@@ -312,14 +275,6 @@ def test_the_episodes_own_colour_is_in_its_paraphrases_where_the_scripted_policy
             assert [role for role in candidates if role in said.split()] == own
 
 
-def test_nothing_else_of_an_episode_depends_on_its_words():
-    plain, varied = build("pick_by_colour"), build_varied("pick_by_colour", fixed("instruction.paraphrase", 4))
-    before, now = conditions_of(plain, 2), conditions_of(varied, 2)
-    assert now == {**before, "instruction.paraphrase": 4}
-    assert plain.provenance() == varied.provenance()
-    assert varied.instruction(now) != varied.instruction(before) == plain.instruction(before)
-
-
 @pytest.mark.parametrize("colour", ["red", "blue"])
 def test_the_words_of_every_draw_are_looked_at_and_not_those_of_one_only(colour):
     class Tells(PickByColour):
@@ -330,3 +285,114 @@ def test_the_words_of_every_draw_are_looked_at_and_not_those_of_one_only(colour)
     builder = TableTask(config_class=TableOptions, make_task=lambda _, embodiment: Tells(embodiment))
     with pytest.raises(ConfigError, match="'level 5'"):
         builder.variations(TableOptions())
+
+
+def offered(key: str, sampler: Sampler, **more) -> Variation:
+    asset, _, name = key.partition(".")
+    return Variation(asset=asset, name=name, unit="", description="", sampler=sampler, **more)
+
+
+MASS = offered("cube.mass", Sampler(low=(0.05,), high=(0.2,)), minimum=1e-4, maximum=100.0)
+PLACE = offered("cube.position", Sampler(low=(0.4, -0.2, 0.0), high=(0.6, 0.2, 0.0)), sizes=(2, 3))
+DELAY = offered("observation.delay", Sampler(low=(0.0,), high=(3.0,)), minimum=0, maximum=100, integer=True)
+WHICH = offered("task.target", Sampler(type=SamplerType.CHOICE, choices=("red", "blue")))
+CATALOGUE = (MASS, PLACE, DELAY, WHICH)
+
+
+def test_flat_nested_and_mixed_spellings_say_the_same():
+    flat = {"cube.mass.enabled": True, "cube.mass.sampler_cfg.low": 0.1}
+    nested = {"cube": {"mass": {"enabled": True, "sampler_cfg": {"low": 0.1}}}}
+    mixed = {"cube.mass.enabled": True, "cube": {"mass.sampler_cfg": {"low": 0.1}}}
+    [found] = enabled_variations(CATALOGUE, flat)
+    assert (found.sampler.low, found.sampler.high) == ((0.1,), (0.2,))
+    assert enabled_variations(CATALOGUE, nested) == enabled_variations(CATALOGUE, mixed) == (found,)
+    assert enabled_variations(CATALOGUE, {**flat, "cube.mass.enabled": False}) == ()
+    # A position may be given without its height.
+    limits = {"low": [0.3, -0.1], "high": [0.4, 0.1]}
+    [found] = enabled_variations(CATALOGUE, {"cube.position": {"enabled": True, "sampler_cfg": limits}})
+    assert (found.sampler.low, found.sampler.high) == ((0.3, -0.1), (0.4, 0.1))
+
+
+def test_choices_and_probabilities_and_p_say_which_sampler_is_meant():
+    def sampler(**cfg) -> Sampler:
+        return enabled_variations(CATALOGUE, {"cube.mass": {"enabled": True, "sampler_cfg": cfg}})[0].sampler
+
+    assert sampler(choices=[0.1, 0.2]) == Sampler(type=SamplerType.CHOICE, choices=((0.1,), (0.2,)))
+    assert sampler(choices=[0.1, 0.2], probabilities=[0.9, 0.1]).type is SamplerType.CATEGORICAL
+    assert sampler(choices=[0.1], type="sequential_choice").type is SamplerType.SEQUENTIAL_CHOICE
+    assert sampler(p=0.3) == Sampler(type=SamplerType.BERNOULLI, low=(0.05,), high=(0.2,), p=0.3)
+
+
+def on(**sampler_cfg) -> dict:
+    return {"enabled": True, "sampler_cfg": sampler_cfg}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "message"),
+    [
+        ({"cube.mas.enabled": True}, "cube.mas.enabled", "'cube.mass'"),
+        ({"cube.mass": True}, "cube.mass", "needs a field"),
+        ({"cube.mass.enable": True}, "cube.mass.enable", "'enabled'"),
+        ({"cube.mass.sampler_cfg.lo": 1}, "cube.mass.sampler_cfg.lo", "'sampler_cfg.low'"),
+        ({"cube.mass.enabled": 1}, "cube.mass.enabled", "true or false"),
+        ({"cube.mass.sampler_cfg.low": 0.1}, "cube.mass.enabled", "neither on nor off"),
+        ({"cube.mass": on(low=0)}, "cube.mass.sampler_cfg.low", "0.0001 to 100"),
+        ({"cube.mass": on(low=5)}, "cube.mass.sampler_cfg.low", "above high"),
+        ({"cube.mass": on(low="x")}, "cube.mass.sampler_cfg.low", "no number"),
+        ({"cube.mass": on(low=True)}, "cube.mass.sampler_cfg.low", "no number"),
+        ({"cube.mass": on(low=[1, 2])}, "cube.mass.sampler_cfg.low", "2 numbers"),
+        ({"cube.mass": on(type="normal")}, "cube.mass.sampler_cfg.type", "no sampler"),
+        ({"cube.mass": on(choices=[])}, "cube.mass.sampler_cfg.choices", "at least one"),
+        ({"cube.mass": on(choices=[1], low=0.1)}, "cube.mass.sampler_cfg.low", "'choice'"),
+        ({"cube.mass": on(choices=[1, 2], probabilities=[0.5, 0.1])}, "cube.mass.sampler_cfg.probabilities", "sum to"),
+        ({"cube.mass": on(p=2)}, "cube.mass.sampler_cfg.p", "probability"),
+        ({"observation.delay": on(high=1.5)}, "observation.delay.sampler_cfg.high", "whole number"),
+        ({"task.target": on(choices=["rad"])}, "task.target.sampler_cfg.choices", "'red'"),
+        ({"cube.mass.enabled": True, "cube": {"mass": {"enabled": True}}}, "cube.mass.enabled", "given twice"),
+    ],
+)
+def test_a_mistake_is_named_by_its_key_with_the_way_out(overrides, key, message):
+    others = {"light.enabled": True, "observation.delay.enable": True}
+    with pytest.raises(ConfigError) as refused:
+        enabled_variations(CATALOGUE, {**others, **overrides})
+    assert {f"variations.{other}" for other in others} < {problem.key for problem in refused.value.problems}
+    (told,) = (problem.message for problem in refused.value.problems if problem.key == f"variations.{key}")
+    assert message in told
+
+
+def test_spelled_out_variations_read_back_as_themselves():
+    overrides = {
+        "cube.mass": on(choices=[0.1, 0.2], probabilities=[0.25, 0.75]),
+        "cube.position.enabled": True,
+        "observation.delay": on(p=0.5, high=9),
+        "task.target.enabled": True,
+    }
+    found = enabled_variations(CATALOGUE, overrides)
+    assert enabled_variations(CATALOGUE, spelled(found)) == found
+
+
+PLACED = {"low": [0.4, 0], "high": [0.8, 0]}
+BENT = {"low": [0, 0, 0, -3.5, 0, 1, 0], "high": [0, 0, 0, -1, 0, 1, 0]}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "limits"),
+    [
+        ({"cube.shift": on(low=[-0.1, -0.5], high=[0.1, 0.1])}, "cube.shift.sampler_cfg.low", "-0.3999 to 0.3999"),
+        ({"cube.position": on(low=[0.4, 0], high=[1.1, 0])}, "cube.position.sampler_cfg.high", "-0.2199 to 1.02"),
+        ({"cube.position": on(**PLACED), "cube.shift": on(low=[0, 0], high=[0.3, 0])}, "cube.shift", "-0.2199 to 1.02"),
+        ({"robot.joint_shift": on(low=0, high=3.1)}, "robot.joint_shift.sampler_cfg.high", "-2.8773 to 2.8773"),
+        ({"robot.joint_position": on(**BENT)}, "robot.joint_position.sampler_cfg.low", "-3.0718 to -0.0698"),
+    ],
+)
+def test_what_cannot_be_on_the_table_or_on_the_robot_is_refused(overrides, key, limits):
+    with pytest.raises(ConfigError) as refused:
+        enabled_variations(catalogue_of("lift_object"), overrides)
+    (problem,) = refused.value.problems
+    assert problem.key == f"variations.{key}"
+    assert limits in problem.message
+    within = {
+        "cube.shift": on(low=[-0.5, -0.3999], high=[0.42, 0.3999]),
+        "robot.joint_shift": on(low=-0.65, high=1.73),
+    }
+    assert len(enabled_variations(catalogue_of("lift_object"), within)) == 2

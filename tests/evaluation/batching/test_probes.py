@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.evaluation.batching import answers_follow_from_examples, made_up, probe_policy, unlike_itself
+from isaaclab_arena.evaluation.batching import made_up, probe_policy, unlike_itself
 from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.interfaces.policy import ChunkTraits, PolicyBase, PolicyTraits
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.storage.ledger import Reproducible
 from tests.environments.gym.gym_leaks import LEAKS, CountsResets, GlobalNoise, Leaking, RareNoise, TorchNoise, name_of
@@ -17,10 +17,7 @@ from tests.environments.gym.gym_running import build
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy, SurePolicy
 
-MAX_CALLS = 5
 """Most calls for a batch of one size: two arrangements of two steps, and one of one step."""
-
-# Only an environment whose episodes repeat themselves when they are played again is promised to give the same bits.
 
 
 def probed(maker, num_envs: int) -> str | None:
@@ -70,24 +67,11 @@ class WearsOut(CoinEnvironment):
         return step
 
 
-class Refuses(CoinEnvironment):
-    """Cannot be stepped the first time."""
-
-    is_first = True
-
-    def step(self, action):
-        if self.is_first:
-            self.is_first = False
-            raise OSError("not yet")
-        return super().step(action)
-
-
 @pytest.mark.parametrize(
     ("environment_class", "because"),
     [
         (CoinEnvironment, None),
         (WearsOut, "goes differently: 'reward' differs in step 1"),
-        (Refuses, "the environment could not run an episode twice as a test (OSError: not yet)"),
     ],
 )
 def test_an_environment_class_of_a_users_own_is_measured_too(tmp_path, environment_class, because):
@@ -96,20 +80,6 @@ def test_an_environment_class_of_a_users_own_is_measured_too(tmp_path, environme
     )
     assert report.error is None
     assert (report.plan_because is None) if because is None else because in str(report.plan_because)
-
-
-def test_the_process_wide_generators_are_left_to_the_policy():
-    torch.manual_seed(3)
-    np.random.seed(3)
-    expected = float(torch.rand(1)), np.random.normal()
-    environment = WearsOut(CoinBuilder.config_class(), 2)
-    torch.manual_seed(3)
-    np.random.seed(3)
-    unlike_itself(environment, sees_pictures=False)
-    assert (float(torch.rand(1)), np.random.normal()) == expected
-
-
-# A policy is asked about made-up observations, and is afterwards as it was before.
 
 
 CPU = torch.device("cpu")
@@ -124,28 +94,8 @@ class Echo(PolicyBase[None]):
         return observation["policy"]["clock"] * torch.ones(env.num_envs, 2)
 
 
-class GoesOn(Echo):
-    """Answers with chunks, which go on from what is planned in ways of their own."""
-
-    def chunk_traits(self):
-        return ChunkTraits(played=1, predicted=4, can_continue=True)
-
-    def look(self, env, observation, env_ids):
-        pass
-
-    def get_action(self, env, observation):
-        return self.chunks(env, observation, range(env.num_envs))[:, 0]
-
-    def chunks(self, env, observation, env_ids, going_on=None):
-        answer = (observation["policy"]["clock"][list(env_ids)] * torch.ones(len(env_ids), 2))[:, None].repeat(1, 4, 1)
-        return answer if going_on is None else self.continued(answer, going_on)
-
-    def continued(self, answer, going_on):
-        return answer + going_on.weights[:, :, None] * going_on.actions
-
-
-def passes(policy: PolicyBase, batch: int = 4, num_envs: int = 4, *, continues: bool = False) -> bool:
-    result = probe_policy(policy, CoinEnvironment(CoinConfig(), num_envs), batch=batch, continues=continues)
+def passes(policy: PolicyBase, batch: int = 4, num_envs: int = 4) -> bool:
+    result = probe_policy(policy, CoinEnvironment(CoinConfig(), num_envs), batch=batch)
     assert result.error is None
     return result.passes
 
@@ -193,65 +143,6 @@ def test_a_policy_whose_env_slots_depend_on_places_or_neighbours_fails(rule, bat
     assert not passes(Spoilt(), batch, batch)
 
 
-def test_what_a_policy_remembers_of_an_example_may_move_with_it_but_not_stay_behind():
-    class Adding(Echo):
-        def reset(self, env_ids=None):
-            if env_ids is None:
-                self.sums = None
-            elif self.sums is not None and self.forgets:
-                self.sums[env_ids] = 0.0
-
-        def get_action(self, env, observation):
-            seen = super().get_action(env, observation)
-            self.sums = seen if self.sums is None else self.sums + seen * self.scale(env)
-            return self.sums
-
-        sums, forgets = None, True
-
-        def scale(self, env):
-            return torch.ones(env.num_envs, 1)
-
-    class Lopsided(Adding):
-        def scale(self, env):
-            return 1.0 + torch.arange(env.num_envs)[:, None]
-
-    assert passes(Adding())
-    assert not passes(Lopsided())
-
-
-def test_a_policy_is_asked_to_go_on_from_planned_actions_where_its_job_does_so():
-    class Placed(GoesOn):
-        def continued(self, answer, going_on):
-            return super().continued(answer, going_on) + torch.arange(len(answer))[:, None, None] * 1e-6
-
-    class Mixed(GoesOn):
-        def continued(self, answer, going_on):
-            return super().continued(answer, going_on) - going_on.actions.mean(dim=0)
-
-    assert passes(GoesOn(), continues=True)
-    assert passes(Echo(), continues=True)  # It cannot go on from actions, and is asked as ever.
-    for policy in (Placed(), Mixed()):
-        assert passes(policy)
-        assert not passes(policy, continues=True)
-
-
-def test_what_a_policy_is_asked_to_go_on_from_is_committed_at_first_then_less_and_less_or_nothing():
-    given = []
-
-    class Listed(GoesOn):
-        def continued(self, answer, going_on):
-            given.append(going_on)
-            return super().continued(answer, going_on)
-
-    assert passes(Listed(), continues=True)
-    weights = torch.cat([each.weights for each in given])
-    is_planned = weights.sum(dim=1) > 0
-    assert is_planned.any()
-    assert not is_planned.all()
-    assert (weights[is_planned, 0] == 1).all()
-    assert (weights.diff(dim=1) <= 0).all()
-
-
 def test_only_the_env_slots_that_are_asked_for_together_are_moved():
     """A model that is asked for a few env slots at a time is not asked for all of the environment."""
     started = []
@@ -290,31 +181,6 @@ def test_a_policy_and_the_process_are_as_before():
     assert random.getstate() == before[2]
 
 
-def test_a_policy_that_can_share_its_network_is_not_asked_itself():
-    class Sharing(Echo):
-        num_calls = 0
-
-        def with_own_memory(self):
-            return Sharing()
-
-        def get_action(self, env, observation):
-            self.num_calls += 1
-            return super().get_action(env, observation)
-
-    policy = Sharing()
-    assert passes(policy)
-    assert policy.num_calls == 0
-
-
-def test_a_policy_that_is_at_a_loss_is_said_to_be():
-    class Picky(Echo):
-        def get_action(self, env, observation):
-            raise ValueError("no such clock\nsays the clockmaker")
-
-    result = probe_policy(Picky(), CoinEnvironment(CoinConfig(), 4), batch=4)
-    assert (result.passes, result.error) == (False, "ValueError: no such clock")
-
-
 def test_a_single_env_slot_is_not_asked_for():
     policy = ShrugPolicy()
     assert passes(policy, batch=1, num_envs=1)
@@ -333,58 +199,13 @@ def test_made_up_observations_are_of_the_types_and_within_the_bounds_that_are_an
         "camera_obs": {"front": ArraySpec(shape=(16, 16, 3), dtype=torch.uint8)},
     }
     made = made_up(spec, 60, np.random.default_rng(1), CPU)
-    policy = made["policy"]
-    magnitudes = policy["free"].abs().mean(dim=1)
-    assert policy["free"].dtype == torch.float32
+    assert all(made[group][name].shape == (60, *term.shape) for group in spec for name, term in spec[group].items())
+    assert all(made[group][name].dtype == term.dtype for group in spec for name, term in spec[group].items())
+    policy, magnitudes = made["policy"], made["policy"]["free"].abs().mean(dim=1)
     assert magnitudes.min() < 0.1
     assert 1.0 < magnitudes.max() < 10.0
-    assert policy["bounded"].dtype == torch.float64
     assert (policy["bounded"][:, 0].abs() <= 1.0).all()
     assert ((policy["bounded"][:, 1] >= 5.0) & (policy["bounded"][:, 1] <= 6.0)).all()
     assert (policy["above"] >= 0.0).all()
-    assert policy["flag"].dtype == torch.bool
     assert 0.3 < policy["flag"].float().mean() < 0.7
-    assert policy["count"].shape == (60,)
-    assert made["camera_obs"]["front"].shape == (60, 16, 16, 3)
     assert made["camera_obs"]["front"].max() > 250
-    again = made_up(spec, 60, np.random.default_rng(1), CPU)
-    assert torch.equal(again["policy"]["free"], policy["free"])
-
-
-# Answers that depend on nothing else are told by a few calls.
-
-
-class Answering:
-    """Answers each example with what ``rule`` makes of all of them in order, and counts how often it was asked."""
-
-    def __init__(self, rule):
-        self.rule = rule
-        self.num_calls = 0
-        self.arrangements = []
-
-    def __call__(self, examples, num_steps):
-        self.arrangements.append(examples)
-        self.num_calls += num_steps
-        values = torch.tensor([1.0 + example / 7 for example in examples])
-        return [torch.stack((values, self.rule(values + step)), dim=1) for step in range(num_steps)]
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64])
-def test_answers_of_any_type_are_compared(dtype):
-    assert answers_follow_from_examples(Answering(lambda values: (values * 50).to(dtype)), 4)
-    assert not answers_follow_from_examples(Answering(lambda values: place(values).to(dtype)), 4)
-
-
-def test_a_single_example_is_not_asked_for():
-    assert answers_follow_from_examples(lambda examples, num_steps: pytest.fail("asked"), 1)
-
-
-def test_examples_that_stand_alone_pass_in_five_calls_each_of_which_is_a_whole_batch_of_different_ones():
-    for batch in (*range(2, 20), 64, 100):
-        for rule in (lambda values: values * 3, lambda values: values * torch.nan):
-            asked = Answering(rule)
-            assert answers_follow_from_examples(asked, batch)
-            assert asked.num_calls == MAX_CALLS
-            for examples in asked.arrangements:
-                assert len(set(examples)) == batch
-                assert set(examples) <= set(range(batch + (batch + 1) // 2))

@@ -1,16 +1,12 @@
 """The claim server of a run on a cluster, asked by ranks that write in directories of their own."""
 
-import gc
 import json
-import time
-import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import isaaclab_arena
 from isaaclab_arena.distributed.ranks import ClaimsLostError
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.claims import Measured
@@ -26,27 +22,16 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
 )
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest, divided_jobs
-from isaaclab_arena.evaluation.queues import DynamicQueue
 from isaaclab_arena.interfaces.episode import Outcome, of_ranges
 from isaaclab_arena.storage.commits import CommitLine, line_text, read_commits
-from isaaclab_arena.storage.contents import Node
-from isaaclab_arena.storage.ledger import Attempt, JobState, ReportedStatus, read_job_reports
+from isaaclab_arena.storage.ledger import JobState, ReportedStatus, read_job_reports
 from tests.evaluation.jobs import coin_job
+from tests.results.evidence import attempt, commit_lines
 
 JOB = coin_job("coins", num_episodes=8)
 REQUEST = RunRequest(jobs=(JOB,), config_hash="", source_file=None, command_line=(), options=RunOptions())
-ATTEMPT = Attempt(
-    number=1,
-    run_id="run",
-    started_at="",
-    command_line=(),
-    assignment="dynamic",
-    world_size=2,
-    devices=("cpu", "cpu"),
-    versions={},
-    git_revision=None,
-    machine=Node(host="here", cpu="", cores=1, platform=""),
-    jobs=(JobState(job="coins"),),
+ATTEMPT = attempt(
+    run_id="run", assignment="dynamic", world_size=2, devices=("cpu", "cpu"), jobs=(JobState(job="coins"),)
 )
 NEEDS = NodeNeeds(command_line=(), working_directory=None, jobs_hash="", contents={}, versions={}, cpus=1, gpus=0)
 ORDERS = RunOrders(run="run", needs=NEEDS, config_hash="", output_directory="", attempt=ATTEMPT, node_directory=None)
@@ -54,48 +39,26 @@ MEASURED = Measured(episodes=1, env_steps=10, seconds=0.1)
 
 
 def line_of(index: int, rank: int) -> CommitLine:
-    return CommitLine(
-        job="coins",
-        env_id=0,
-        episode_in_env=0,
-        language_instruction=None,
-        seed=0,
-        success=True,
-        length=1,
-        timestamp="",
-        episode_index=index,
-        outcome=None,
-        termination="",
-        episode_return=0.0,
-        rank=rank,
-        episode_seed=0,
-    )
+    (line,) = commit_lines("s", job="coins", rank=rank, first=index)
+    return line
 
 
 class Rank:
     """A rank as the claim server sees it; its node shares no directory with the run."""
 
     def __init__(
-        self,
-        claim_server: ClaimServer,
-        directory: Path,
-        rank: int,
-        life: int = 0,
-        request: RunRequest = REQUEST,
-        clock: Callable[[], float] = time.monotonic,
+        self, claim_server: ClaimServer, directory: Path, rank: int, life: int = 0, request: RunRequest = REQUEST
     ) -> None:
         self.life = Life(rank=rank, number=life)
         self.directory = directory
         (directory / "coins").mkdir(parents=True)
         (directory / "logs").mkdir()
-        self.asked: list[str] = []
 
         def ask(calls: Sequence[Call]):
-            self.asked.append(calls[0][0])
             return claim_server.ask(calls, self.life)
 
         jobs = divided_jobs(request.jobs, ATTEMPT)
-        self.ledger = RemoteLedger(ORDERS, self.life, jobs, ask, directory, is_own=True, clock=clock)
+        self.ledger = RemoteLedger(ORDERS, self.life, jobs, ask, directory, is_own=True)
 
     def claim(self):
         claim = self.ledger.claim_next(None)
@@ -175,48 +138,10 @@ def test_a_rank_that_was_taken_for_dead_commits_nothing_any_more(tmp_path, home,
     assert len(committed(home)) == 1
 
 
-def test_a_rank_asks_for_the_open_pieces_of_its_job_once_a_second(tmp_path, claim_server):
-    clock_s = [0.0]
-    rank = Rank(claim_server, tmp_path / "node", 0, clock=lambda: clock_s[0])
-    rank.claim()
-    other, *_ = claim_server.claim(Life(rank=1))
-    assert other is not None
-    for piece, asked in ((7, 2), (6, 3), (other.piece, 3)):
-        rank.ledger.claim(0, piece)
-        assert len(rank.asked) == asked
-    clock_s[0] = 1.0
-    assert rank.ledger.claim(0, other.piece) is None
-    assert (len(rank.asked), len(of_ranges(rank.ledger.state(0).open_pieces))) == (4, 4)
-
-
 @pytest.mark.parametrize("num_ranks", [8, 100, 400, 1000, 1500, 100_000])
 def test_ranks_speak_the_less_often_the_more_of_them_there_are_and_none_is_taken_for_dead(num_ranks):
     assert num_ranks > 1600 or num_ranks / interval_s(num_ranks) <= EXCHANGES_PER_S
     assert 0.5 <= interval_s(num_ranks) < 30.0 / 3
-
-
-def test_a_rank_that_finds_nothing_asks_once_before_it_rests(tmp_path, home, claim_server):
-    rank, other = (Rank(claim_server, tmp_path / f"node{number}", number) for number in range(2))
-    for _ in range(8):
-        other.claim()
-    rests: list[float] = []
-    queue = DynamicQueue(rank.ledger, world_size=2, stop_requested=lambda: len(rests) == 3, pause=rests.append)
-    assert queue.next_job() is None
-    assert len(rank.asked) == len(rests)
-
-
-def test_the_claim_server_reads_no_list_of_its_claims(tmp_path, home, claim_server):
-    rank = Rank(claim_server, tmp_path / "node", 0)
-    for _ in range(4):
-        rank.finish(rank.claim())
-        rank.ledger.deliver()
-    # Files of others there are not read: only the server makes claims.
-    (home / "claims" / "attempt_1" / "j000000.failed").touch()
-    for _ in range(4):
-        rank.finish(rank.claim())
-    rank.ledger.deliver()
-    assert rank.ledger.claim_next(None) is None
-    assert (committed(home), claim_server.num_unfinished_jobs()) == (list(range(8)), 0)
 
 
 def test_a_rank_hears_with_its_next_delivery_that_the_run_is_to_stop(tmp_path, claim_server):
@@ -321,17 +246,6 @@ def test_what_a_dead_rank_was_playing_is_played_again_one_at_a_time_and_the_rest
     assert (rest.suspects, rest.committed) == ((), ((0, 3),))
 
 
-def test_a_suspected_piece_is_not_given_to_a_rank_that_is_playing_others(cluster):
-    rank = cluster.ranks[0]
-    claim = rank.claim()
-    rank.ledger.begin(claim, 0, 2)
-    cluster.die(0)
-    life = cluster.ranks[1].life
-    given, state, _ = cluster.claim_server.claim(life, None, 0, claim.piece)
-    assert given is None
-    assert claim.piece not in of_ranges(state.open_pieces)
-
-
 def test_an_episode_that_kills_three_ranks_is_an_error_that_names_them_and_nothing_else_is_lost(cluster):
     rank = cluster.ranks[0]
     claim = rank.claim()
@@ -359,21 +273,6 @@ def test_an_episode_that_kills_three_ranks_is_an_error_that_names_them_and_nothi
     assert committed(cluster.home) == list(range(64))
 
 
-def test_an_episode_played_alone_is_blamed_alone_though_the_end_of_the_one_before_was_never_delivered(cluster):
-    rank = cluster.ranks[0]
-    claims = [rank.claim(), rank.claim()]
-    for claim in claims:
-        begin, _ = rank.piece(claim)
-        rank.ledger.begin(claim, begin, begin)
-    cluster.die(0)
-    for dies in (1, 0):
-        for suspect in (cluster.suspected(dies), cluster.suspected(dies)):
-            (index,) = of_ranges(suspect.suspects)
-            cluster.ranks[dies].ledger.begin(suspect, index, index)
-        cluster.die(dies)
-    assert list(cluster.errors()) == [index]
-
-
 def test_a_job_that_kills_three_ranks_before_an_episode_has_begun_is_given_up_with_a_report(cluster):
     for explained in (0, 0, 3):
         cluster.ranks[0].claim()
@@ -384,45 +283,8 @@ def test_a_job_that_kills_three_ranks_before_an_episode_has_begun_is_given_up_wi
     assert (report.status, report.rank) == (ReportedStatus.FAILED, 0)
 
 
-def test_a_job_that_another_rank_plays_is_not_given_up(cluster):
-    claim = cluster.ranks[1].claim()
-    cluster.ranks[1].ledger.begin(claim, 0, 3)
-    for _ in range(5):
-        cluster.ranks[0].claim()
-        assert cluster.die(0)[2] == 0
-    assert cluster.ranks[0].ledger.claim_next(None) is not None
-
-
 def test_a_rank_that_ends_without_dying_makes_nothing_suspect(cluster):
     rank = cluster.ranks[0]
     rank.ledger.begin(rank.claim(), 0, 3)
     cluster.die(0, reason="")
     assert all(not cluster.ranks[1].claim().suspects for _ in range(16))
-
-
-def test_what_the_claim_server_holds_does_not_grow_with_the_episodes(tmp_path, home):
-    request = replace(REQUEST, jobs=(coin_job("coins", num_episodes=4_000),))
-    claim_server = ClaimServer(request, ATTEMPT, home)
-    rank = Rank(claim_server, tmp_path / "node", 0, request=request)
-    held_bytes = []
-    tracemalloc.start(6)
-    try:
-        while (claim := rank.ledger.claim_next(None)) is not None:
-            begin, end = rank.piece(claim)
-            rank.ledger.begin(claim, begin, end - 1)
-            rank.finish(claim)
-            rank.ledger.deliver()
-            if len(held_bytes) < 2:
-                held_bytes.append(bytes_held_by_this_package())
-        held_bytes.append(bytes_held_by_this_package())
-    finally:
-        tracemalloc.stop()
-    assert len(committed(home)) == 4_000
-    assert held_bytes[-1] - held_bytes[1] < 5 * (4_000 - 2 * 4_000 / 16), "less than five bytes for each episode"
-
-
-def bytes_held_by_this_package() -> int:
-    # Other threads of the test's process may import a library meanwhile: those bytes do not count.
-    of_this_package = tracemalloc.Filter(True, f"{Path(isaaclab_arena.__file__).parent}/*", all_frames=True)
-    gc.collect()
-    return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([of_this_package]).traces)

@@ -3,7 +3,7 @@
 import importlib.util
 import json
 import os
-import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
@@ -16,7 +16,6 @@ from isaaclab_arena.evaluation.cluster.claim_server import (
     Call,
     ClaimServer,
     Life,
-    RemoteLedger,
     RunOrders,
     directory_of_process,
     needs_of,
@@ -29,12 +28,9 @@ from isaaclab_arena.evaluation.run_start import start_run
 from isaaclab_arena.results.merge import MergedResults, merge_results
 from isaaclab_arena.storage.atomic import adapter, json_line
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.episodes import list_episodes
 from isaaclab_arena.storage.ledger import ReportedStatus, read_attempt, read_job_reports
 from tests.end_to_end.launching import write_jobs
-from tests.evaluation.cluster.test_claim_server import ORDERS
-
-# What is refused before a cluster is asked for anything.
+from tests.faults.invariants import committed
 
 
 @pytest.mark.parametrize(
@@ -62,9 +58,6 @@ def test_without_ray_the_message_names_the_extra(capsys, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(["--eval_jobs_config", "jobs.json", "--cluster", "ray"]) == 2
     assert "pip install 'isaaclab-arena-mujoco[ray]'" in capsys.readouterr().err
-
-
-# What a rank of a cluster runs, and the directories that ranks make on their nodes.
 
 
 def test_a_rank_removes_what_killed_ranks_of_its_node_have_left_and_nothing_else(tmp_path):
@@ -107,13 +100,6 @@ class DyingClaimServer(ClaimServerNextDoor):
         if calls[0][0] == "begin":
             raise ClaimsLostError("the run's claim server does not answer")
         return super().ask(calls)
-
-
-class ClaimServerWithoutReports(ClaimServerNextDoor):
-    """Keeps what a rank has delivered that died just before its report arrived."""
-
-    def ask(self, calls: Sequence[Call]):
-        return super().ask([call for call in calls if call[0] != "keep" or "job_report" not in call[1][0]])
 
 
 def run_alone(
@@ -171,21 +157,6 @@ def test_a_rank_beats_until_all_that_it_has_written_is_delivered_and_leaves_noth
     assert list((tmp_path / "node").iterdir()) == []
 
 
-def test_a_log_that_is_too_long_for_a_delivery_arrives_whole(tmp_path):
-    log = bytes(range(250)) * 140_000
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "rank0.log").write_bytes(log)
-    parts: list[bytes] = []
-
-    def ask(calls: Sequence[Call]):
-        parts.extend(content for _, _, content in calls if content is not None)
-        return None, []
-
-    RemoteLedger(ORDERS, Life(rank=0), {}, ask, tmp_path, is_own=True).deliver()
-    assert len(parts) > 2
-    assert b"".join(parts) == log
-
-
 def ended_by_the_driver(directory: Path) -> MergedResults:
     """Do what the program that drives a run does once its ranks have gone."""
     consolidate_what_ranks_left(read_attempt(directory, 1), directory, is_all=True)
@@ -201,22 +172,51 @@ def test_a_claim_server_that_dies_fails_no_job(tmp_path, is_own):
     assert not [*tmp_path.rglob("traceback_*"), *tmp_path.rglob("job_report_*")]
 
 
-def test_a_rank_that_dies_before_its_report_has_arrived_leaves_a_complete_job(tmp_path):
-    # So late that the rank's first word on the job arrives in a delivery before that of the last episodes.
-    job = {**REACH, "policy_type": "tests.evaluation.cluster.policies.LatePolicy"}
-    _, claim_server = run_alone(tmp_path, job, node=tmp_path / "node", claim_server_class=ClaimServerWithoutReports)
-    assert any("job_begun" in arguments[0] for _, arguments, _ in claim_server.asked("keep"))
-    merged = ended_by_the_driver(tmp_path / "out")
-    assert merged.complete
-    (row,) = merged.jobs.to_dict("records")
-    assert (row["status"], row["reproducible"]) == ("completed", "bitwise")
-    assert list_episodes(tmp_path / "out" / "reach" / "dataset_reach.hdf5") == [0, 1]
-    assert not [*(tmp_path / "out").rglob("job_report_*")]
+CUTS = {
+    "a piece is claimed": ("claim", ""),
+    "a job begins": ("keep", "job_begun_"),
+    "an episode may begin": ("begin", ""),
+    "an episode is committed": ("commit", ""),
+    "a piece is played": ("finish", ""),
+    "a job is reported": ("keep", "job_report_"),
+}
+"""The call of each transition, and a part of the name of its file."""
 
 
-def test_a_job_whose_recordings_vanish_before_they_are_in_a_dataset_has_failed(tmp_path):
-    run_alone(tmp_path, REACH, node=tmp_path / "node")
-    shutil.rmtree(tmp_path / "out" / "reach" / "episodes")
-    (row,) = ended_by_the_driver(tmp_path / "out").jobs.to_dict("records")
-    assert row["status"] == "failed"
-    assert "episodes 0 to 1" in row["error"]
+JOB: dict[str, object] = {**REACH, "policy_type": "tests.evaluation.cluster.policies.LatePolicy"}
+
+
+class CutClaimServer(ClaimServerNextDoor):
+    """Dies once it has done what a call asks for, and before it says so."""
+
+    def __init__(self, claim_server: ClaimServer, event: str) -> None:
+        super().__init__(claim_server)
+        self._method, self._word = CUTS[event]
+        self.is_cut = False
+
+    def ask(self, calls: Sequence[Call]):
+        for number, (method, arguments, _) in enumerate(calls):
+            if not self.is_cut and method == self._method and self._word in str(arguments):
+                self.is_cut = True
+                self._claim_server.ask(calls[: number + 1], Life(rank=0))
+                self._claim_server.lock.release()
+        if self.is_cut:
+            raise ClaimsLostError("the run's claim server does not answer")
+        return super().ask(calls)
+
+
+@pytest.mark.parametrize("event", CUTS)
+def test_the_next_start_ends_a_run_whose_claim_server_died(tmp_path, event):
+    cuts: list[CutClaimServer] = []
+
+    def cut(claim_server: ClaimServer) -> CutClaimServer:
+        cuts.append(CutClaimServer(claim_server, event))
+        return cuts[0]
+
+    with pytest.raises(ClaimsLostError, match="does not answer"):
+        run_alone(tmp_path, JOB, node=tmp_path / "node", claim_server_class=cut)
+    assert cuts[0].is_cut
+    words = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--resume", str(tmp_path / "out"), "--device", "cpu"]
+    assert main([*words, "--no_report"]) == 0
+    assert committed(tmp_path / "out") == Counter({("reach", 0): 1, ("reach", 1): 1})
+    assert merge_results(tmp_path / "out").complete

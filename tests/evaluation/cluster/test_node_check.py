@@ -1,13 +1,10 @@
 """What a node lacks or has otherwise is told before anything starts, with the node's name and where it looked."""
 
 import dataclasses
-import os
 import shutil
 import socket
 import sys
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,9 +15,7 @@ from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.storage.atomic import json_line
 from isaaclab_arena.storage.contents import DISTRIBUTION
-from tests.end_to_end.launching import ROOT, command, run, write_jobs
-from tests.evaluation.cluster.clusters import NODE, RAY_VARIABLES, add_node, cluster_of, with_patience
-from tests.evaluation.cluster.driving import NUM_EPISODES, committed, driven, ranks_at_work, write_mortal_jobs
+from tests.end_to_end.launching import ROOT, write_jobs
 
 JOB = {
     "name": "reach",
@@ -116,88 +111,7 @@ def test_a_class_that_a_node_lacks_is_named(told):
     assert "policy_type: cannot import 'of_another_node' of policy 'of_another_node.Policy'" in told()
 
 
-WITHOUT_PACKAGE = """
-import importlib.abc, sys
-
-class Lacks(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "isaaclab_arena":
-            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
-
-sys.meta_path.insert(0, Lacks())
-"""
 """What makes the interpreters of a node into some that do not have this package, as site customization."""
 
 
-WITH_ANOTHER_VERSION = """
-import importlib.metadata as metadata, pathlib, sys
-
-class Another(metadata.DistributionFinder):
-    def find_spec(self, name, path=None, target=None):
-        return None
-
-    def find_distributions(self, context=metadata.DistributionFinder.Context()):
-        here = metadata.DistributionFinder.Context(name=context.name, path=[str(pathlib.Path(__file__).parent)])
-        return metadata.MetadataPathFinder.find_distributions(here)
-
-sys.meta_path.insert(0, Another())
-"""
 """What lets the version beside it be found before that of the directory in which a run was started, as the same."""
-
-
-@pytest.fixture
-def without_package(tmp_path) -> dict[str, str]:
-    """The environment variables of a node whose interpreters do not have this package."""
-    (tmp_path / "without").mkdir()
-    (tmp_path / "without" / "sitecustomize.py").write_text(WITHOUT_PACKAGE)
-    return {"PYTHONPATH": str(tmp_path / "without")}
-
-
-@pytest.fixture
-def address(tmp_path, without_package) -> Iterator[str]:
-    """A cluster of three nodes, of which the second has another version of this package, and the third has none."""
-    pytest.importorskip("ray")
-    os.environ.update(RAY_VARIABLES)
-    from ray.cluster_utils import Cluster  # noqa: PLC0415  only where Ray is installed
-
-    other = tmp_path / "other" / f"{DISTRIBUTION.replace('-', '_')}-0.0.9.dist-info"
-    other.mkdir(parents=True)
-    (other / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: 0.0.9\n")
-    (other.parent / "sitecustomize.py").write_text(WITH_ANOTHER_VERSION)
-    node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
-    cluster = Cluster(initialize_head=True, head_node_args=node)
-    cluster.add_node(**node, env_vars={"PYTHONPATH": f"{other.parent}:{ROOT}"})
-    cluster.add_node(**node, env_vars=without_package)
-    assert cluster.address is not None
-    yield cluster.address
-    cluster.shutdown()
-
-
-@pytest.mark.slow
-def test_nodes_with_another_version_or_none_are_refused_by_name_before_anything_starts(tmp_path, address):
-    jobs = write_jobs(tmp_path / "jobs.json", [{**JOB, "policy_type": "random_action", "policy_config_dict": {}}])
-    output = tmp_path / "run"
-    on_ray = ["--cluster", "ray", "--ray_address", address, "--num_ranks", 2, "--device", "cpu"]
-    refused = run(command("--eval_jobs_config", jobs, "--output_dir", output, *on_ray), fresh=True)
-    assert refused.returncode == 2
-    assert f"node {socket.gethostname()}, in {ROOT}: has other versions: {DISTRIBUTION} is 0.0.9" in refused.stderr
-    lacks = "it lacks this package or has another version of it: ModuleNotFoundError: No module named 'isaaclab_arena'"
-    assert f"node {socket.gethostname()}: cannot be checked, so {lacks}; install" in refused.stderr
-    assert not output.exists()
-
-
-@pytest.mark.slow
-def test_a_node_that_joins_later_and_lacks_the_package_is_named_once_and_its_rank_begins_elsewhere(
-    tmp_path, without_package
-):
-    jobs = write_mortal_jobs(tmp_path)
-    with cluster_of(1) as cluster, driven(tmp_path, jobs, cluster.address, num_ranks=2) as running:
-        running.wait_for(lambda: ranks_at_work(running.output) == {0})
-        with_patience(lambda: cluster.add_node(**NODE, env_vars=without_package))
-        running.wait_for(lambda: "runs no ranks of this run: it lacks this package" in running.said)
-        add_node(cluster)
-        running.let_ranks_begin_together(jobs, 2)
-        running.end(since_s=time.monotonic())
-        assert running.said.count("runs no ranks of this run") == 1
-        assert "has died" not in running.said
-    assert committed(running.output) == Counter(range(NUM_EPISODES))

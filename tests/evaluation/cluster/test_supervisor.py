@@ -1,16 +1,20 @@
 """The ranks of a run on a pretended cluster, by a clock of the test."""
 
 import logging
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from isaaclab_arena.distributed.ranks import DistributedError
-from isaaclab_arena.errors import DiskUnusableError
+from isaaclab_arena.errors import ConfigError, DiskUnusableError
 from isaaclab_arena.evaluation.cluster.claim_server import Call, Life, NodeNeeds, RankDiedError, RefusedError, RunOrders
+from isaaclab_arena.evaluation.eval_runner import asked_for, main
 from isaaclab_arena.evaluation.heartbeat import RankFate, RankReport, RankStatus
+from isaaclab_arena.evaluation.options import ClusterOptions
 from isaaclab_arena.evaluation.process import Interruption
+from tests.end_to_end.launching import write_jobs
 from tests.evaluation.cluster.test_claim_server import ORDERS
 
 ray_engine = pytest.importorskip(
@@ -117,12 +121,6 @@ def finished(rank: int, life: int = 0, state: str = "finished") -> Ended:
     return Life(rank=rank, number=life), state
 
 
-def test_a_rank_that_dies_begins_anew(caplog):
-    cluster = PretendedCluster({3: [died(1)], 9: [finished(0), finished(1, life=1)]}, starts={0: 1, 1: 1}, jobs_end_s=9)
-    assert work(cluster) == [("start", 0, 0), ("start", 1, 0), ("start", 1, 1)]
-    assert "rank 1 has died: its node has died" in caplog.text
-
-
 def test_ranks_that_die_for_ever_do_not_begin_anew_for_ever(caplog):
     story = {second: [died(0, second - 1), died(1, second - 1)] for second in range(1, 20)}
     told = work(PretendedCluster(story, starts={0: 0, 1: 0}, jobs_end_s=99))
@@ -152,19 +150,6 @@ def test_a_run_does_not_wait_for_resources_that_it_needs_no_more(caplog):
     assert "1 of 2 ranks wait for resources: each asks for 1 CPU, and the cluster has 1 core" in caplog.text
 
 
-def test_ranks_that_have_a_process_are_starting_up_and_do_not_wait_for_resources(caplog):
-    caplog.set_level("INFO")
-    cluster = PretendedCluster({50: [finished(0), finished(1)]}, starts={0: 2, 1: 45}, jobs_end_s=50)
-    work(cluster)
-    assert "1 of 2 ranks are starting up" in caplog.text
-    assert "wait for resources" not in caplog.text
-
-
-def test_a_run_whose_ranks_have_a_process_and_say_nothing_does_not_ask_for_resources():
-    with pytest.raises(DistributedError, match="no rank has started within 60 s: 2 of 2 ranks are starting up; "):
-        work(PretendedCluster({}, starts={0: 99, 1: 99}, jobs_end_s=99))
-
-
 def test_a_run_without_any_resources_gives_up_in_time():
     with pytest.raises(DistributedError, match="no rank has started within 60 s: 2 of 2 ranks wait for resources: "):
         work(PretendedCluster({}, starts={}, jobs_end_s=99))
@@ -191,13 +176,6 @@ def test_ranks_that_a_node_refuses_begin_on_others_and_the_node_is_named_once(ca
     assert caplog.text.count("node the bad one runs no ranks of this run: it has other versions") == 1
 
 
-def test_refusals_cost_no_rank_its_lives():
-    story = {second: [refused(0, second - 1, f"node {second}")] for second in range(1, 40)}
-    cluster = PretendedCluster(story | {40: [finished(0, 39), finished(1)]}, starts={0: 0, 1: 0}, jobs_end_s=40)
-    assert cluster.blamed == {}
-    assert work(cluster)[-1][:3] == ("start", 0, 39)
-
-
 def test_a_cluster_whose_every_node_refuses_is_told_at_once():
     story = {1: [refused(0), refused(1, node="good")]}
     with pytest.raises(DistributedError, match=r"the bad one runs no ranks .* the good one runs no ranks"):
@@ -220,14 +198,79 @@ def test_a_rank_that_raises_ends_the_run_and_is_told_first_and_suspects_nothing(
     assert "rank 1 has failed too: something else" in caplog.text
 
 
-def test_a_rank_that_lost_touch_with_the_claim_server_begins_anew_and_suspects_nothing(caplog):
-    story = {3: [raised(0, DistributedError("does not answer"))], 9: [finished(0, life=1), finished(1)]}
-    cluster = PretendedCluster(story, starts={0: 0, 1: 0}, jobs_end_s=9)
-    assert work(cluster)[-1] == ("start", 0, 1)
-    assert set(cluster.blamed.values()) == {""}
-
-
-def test_the_process_of_a_dead_rank_is_what_makes_its_episodes_suspect():
+def test_a_rank_that_dies_begins_anew_and_makes_its_episodes_suspect():
     cluster = PretendedCluster({3: [died(1)], 9: [finished(0), finished(1, life=1)]}, starts={0: 1, 1: 1}, jobs_end_s=9)
-    work(cluster)
+    assert work(cluster) == [("start", 0, 0), ("start", 1, 0), ("start", 1, 1)]
     assert cluster.blamed[Life(rank=1)] == "its node has died"
+
+
+JOB = {
+    "name": "reach",
+    "arena_env_args": {"environment": "reach"},
+    "policy_type": "random_action",
+    "num_episodes": 1,
+}
+
+
+SERVED = {
+    "arena_env_args": {"environment": "reach", "action_mode": "ee_delta"},
+    "policy_type": "rsl_rl",
+    "policy_config_dict": {"checkpoint_path": "models/reach"},
+    "num_episodes": 2,
+}
+
+
+def test_a_shared_policy_server_is_refused_with_its_key_its_jobs_and_the_way_out(tmp_path):
+    jobs = [
+        {**SERVED, "name": "alone"},
+        {**SERVED, "name": "served", "policy_server": {"shared": "node"}},
+        {**SERVED, "name": "served by one", "policy_server": {"shared": "run"}},
+    ]
+    file = write_jobs(tmp_path / "jobs.json", jobs)
+    request = asked_for(("--eval_jobs_config", str(file), "--cluster", "ray"))
+    with pytest.raises(ConfigError) as refused:
+        ray_engine.execute_on_cluster(request, ClusterOptions(cluster="ray"))
+    problems = refused.value.problems
+    assert {(str(each.file), each.job, each.key) for each in problems} == {
+        (str(file), name, "policy_server.shared") for name in ("served", "served by one")
+    }
+    assert all("torchrun" in str(each) for each in problems)
+
+
+@pytest.fixture
+def said(tmp_path, capsys) -> Callable[[str], str]:
+    jobs = write_jobs(tmp_path / "jobs.json", [JOB])
+
+    def run(address: str) -> str:
+        output = tmp_path / "run"
+        words = ["--eval_jobs_config", jobs, "--output_dir", output, "--cluster", "ray", "--ray_address", address]
+        assert main([*map(str, words)]) == 2
+        assert not output.exists()
+        return capsys.readouterr().err
+
+    return run
+
+
+def test_an_address_at_which_nobody_listens_or_that_is_none_of_the_head_is_refused(said):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = f"127.0.0.1:{server.getsockname()[1]}"
+    for address, words in ((free, "ray start --head"), ("ray://head:10001", "ray job submit"), ("head:first", "int()")):
+        message = said(address)
+        assert message.startswith("error: --ray_address: ")
+        assert f"'{address}'" in message
+        assert words in message
+
+
+def test_a_cluster_that_asks_for_a_token_says_where_that_is(said, monkeypatch):
+    def refuse(**_: object) -> None:
+        raise ray_engine.exceptions.RayError("RPC error: InvalidAuthToken: it is missing. Note: RAY_AUTH_MODE is ...")
+
+    monkeypatch.setattr(ray_engine.ray, "init", refuse)
+    message = said("auto")
+    assert "(RPC error: InvalidAuthToken: it is missing)" in message
+    assert "~/.ray/auth_token" in message
+
+
+@pytest.mark.parametrize("options", [ray_engine.ONCE, ray_engine.CLAIM_SERVER_OPTIONS])
+def test_ray_begins_no_actor_anew_and_calls_none_twice(options):
+    assert (options["max_restarts"], options["max_task_retries"]) == (0, 0)

@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import os
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.queues import FixedShare
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.connections import Connections
-from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.interfaces.policy import PolicyTraits
 from isaaclab_arena.logs import KernelTimes
 from isaaclab_arena.storage.commits import read_commits
@@ -25,11 +23,8 @@ from isaaclab_arena.storage.ledger import JobReport, Reproducible, StartUp
 from tests.evaluation.jobs import coin_job, config_of, settings
 from tests.evaluation.plants import NoisyChunks
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy, shrugging
-from tests.models.trainings import exported_onnx, exported_torchscript, trained
+from tests.models.trainings import exported_onnx, trained
 from tests.policy.checkpoints import write_checkpoint
-
-# While a job is built, what draws its pictures is loaded, and its policy is probed as it will be asked.
-
 
 BLIND = shrugging(traits=PolicyTraits(sees_pictures=False))
 
@@ -67,27 +62,14 @@ class PointingPolicy(ShrugPolicy):
         return super().get_action(env, observation)
 
 
-class QuietPolicy(PointingPolicy):
-    """Acts in a way of its own, of which what its base says may be wrong."""
-
-    def get_action(self, env, observation):
-        return super().get_action(env, observation)
-
-
 def test_a_job_says_once_what_goes_where_and_what_speaks_against_it(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("isaaclab_arena"), "propagate", True)
     caplog.set_level(logging.INFO, logger="isaaclab_arena")
-    for policy_class in (PointingPolicy, QuietPolicy):
-        job = dataclasses.replace(coin_job(policy_class=policy_class), doubts=("a recording of another robot",))
-        GroupBuilder(settings(tmp_path, pipeline=2)).build(job, tmp_path, StartUpClock("coins", import_s=None))
+    job = dataclasses.replace(coin_job(policy_class=PointingPolicy), doubts=("a recording of another robot",))
+    GroupBuilder(settings(tmp_path, pipeline=2)).build(job, tmp_path, StartUpClock("coins", import_s=None))
     told = [each for each in caplog.records if "job 'coins': " in each.getMessage()]
-    assert [each.levelname for each in told] == ["INFO", "WARNING", "WARNING", "WARNING"]
-    words = (
-        "left <- right_cam; right <- left_cam",
-        "a recording of another robot",
-        "'left' from camera 'right_cam'",
-        "a recording of another robot",
-    )
+    assert [each.levelname for each in told] == ["INFO", "WARNING", "WARNING"]
+    words = ("left <- right_cam; right <- left_cam", "a recording of another robot", "'left' from camera 'right_cam'")
     for each, record in zip(words, told, strict=True):
         assert each in record.getMessage()
 
@@ -117,9 +99,6 @@ def test_the_same_bits_are_promised_of_a_policy_as_the_job_asks_it(tmp_path, mea
     )
     built = GroupBuilder(settings(tmp_path)).build(job, tmp_path, StartUpClock("coins", import_s=None))
     assert (built.plan_because is None) == is_bitwise
-
-
-# A job that says ``bitwise`` is the same bits on one rank and on two, whatever make of processor it runs on.
 
 
 ROOT = Path(__file__).parents[3]
@@ -161,33 +140,24 @@ def job_of(environment: str, file: Path, **options: Any) -> JobConfig:
     return config_of(environment, "rsl_rl", environment, num_envs=3, num_episodes=3, policy_config_dict=options)
 
 
-def test_the_shipped_cartpole(tmp_path):
-    assert_what_is_said_is_true(tmp_path, job_of("cartpole", ROOT / "models" / "cartpole" / "model_200.pt"))
+def shipped(directory: Path) -> JobConfig:
+    return job_of("cartpole", ROOT / "models" / "cartpole" / "model_200.pt")
 
 
-def test_networks_of_random_weights_with_a_memory(tmp_path):
-    checkpoint = write_checkpoint(tmp_path / "logs", name="model_1.pt", **REACH, recurrent=True)
-    assert_what_is_said_is_true(tmp_path, job_of("reach", checkpoint, stochastic=True))
+def recurrent(directory: Path) -> JobConfig:
+    checkpoint = write_checkpoint(directory / "logs", name="model_1.pt", **REACH, recurrent=True)
+    return job_of("reach", checkpoint, stochastic=True)
 
 
-GRU = {"class_name": "RNNModel", "rnn_type": "gru", "rnn_hidden_dim": 8}
+def exported(directory: Path) -> JobConfig:
+    training = trained(directory / "logs", num_observations=26, num_actions=8)
+    return job_of("reach", exported_onnx(training, any_batch_size=False), action_scaling="within_bounds")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
-@pytest.mark.parametrize(
-    ("kind", "export"),
-    [
-        ({}, partial(exported_onnx, any_batch_size=False)),
-        (GRU, partial(exported_onnx, any_batch_size=True)),
-        pytest.param({**GRU, "rnn_type": "lstm"}, exported_torchscript, marks=pytest.mark.slow),
-    ],
-)
-def test_networks_in_exported_files_with_and_without_a_memory(tmp_path, kind, export):
-    training = trained(tmp_path / "logs", num_observations=26, num_actions=8, **kind)
-    assert_what_is_said_is_true(tmp_path, job_of("reach", export(training), action_scaling="within_bounds"))
-
-
-ENVIRONMENT = CoinEnvironment(CoinConfig(), 1)
+@pytest.mark.parametrize("make", [shipped, recurrent, exported])
+def test_a_job_that_says_bitwise_is_the_same_bits_on_one_rank_and_on_two(tmp_path, make):
+    assert_what_is_said_is_true(tmp_path, make(tmp_path))
 
 
 @dataclass
@@ -196,23 +166,15 @@ class World:
 
     now_s: float = 100.0
     kernels: KernelTimes = field(default_factory=lambda: KernelTimes(compile_s=50.0))
+    told: list[str | None] = field(default_factory=list)
 
     def passes(self, seconds: float, **kernels: float) -> None:
         self.now_s += seconds
         self.kernels += KernelTimes(**kernels)
 
     def clock(self, import_s: float | None = 2.0) -> StartUpClock:
-        return StartUpClock("lift", import_s=import_s, now_s=lambda: self.now_s, kernels=lambda: self.kernels)
-
-
-def make_a_step(clock: StartUpClock) -> None:
-    observation = ENVIRONMENT.reset(torch.tensor([0]), [{"coin.heads": 0, "coin.number": 0}])
-    clock.on_episode_start(ENVIRONMENT, [], observation)
-    action = torch.zeros(1, 2)
-    step = ENVIRONMENT.step(action)
-    running = torch.tensor([True])
-    made = Transition(running=running, num_running=1, observation=observation, action=action, step=step)
-    clock.on_step(ENVIRONMENT, made)
+        now = {"now_s": lambda: self.now_s, "kernels": lambda: self.kernels}
+        return StartUpClock("lift", import_s=import_s, on_part=self.told.append, **now)
 
 
 def test_every_second_until_the_first_step_belongs_to_one_part_and_those_of_kernels_to_them():
@@ -224,8 +186,13 @@ def test_every_second_until_the_first_step_belongs_to_one_part_and_those_of_kern
     clock.finish(StartUpPart.POLICY)
     world.passes(0.75, load_s=0.25)
     clock.finish(StartUpPart.FIRST_RESET)
-    world.passes(3.0, compile_s=2.0)
+    world.passes(1.0)
+    clock.finish(StartUpPart.FIRST_RESET)
+    world.passes(2.0, compile_s=2.0)
     clock.finish(StartUpPart.FIRST_STEP)
+    world.passes(5.0, compile_s=5.0)
+    named = ("building the environment", "loading the policy", "starting its first episodes", "making its first step")
+    assert world.told == [*named, None]
     assert clock.start_up() == StartUp(
         import_s=2.0,
         compile_s=11.0,
@@ -236,48 +203,3 @@ def test_every_second_until_the_first_step_belongs_to_one_part_and_those_of_kern
         first_reset_s=0.5,
         first_step_s=1.0,
     )
-
-
-def test_what_comes_after_the_first_step_is_no_start_up():
-    world = World()
-    clock = world.clock()
-    make_a_step(clock)
-    before = clock.start_up()
-    world.passes(5.0, compile_s=5.0)
-    make_a_step(clock)
-    clock.finish(StartUpPart.ENVIRONMENT)
-    assert clock.start_up() == before
-    assert before.first_step_s == 0.0
-
-
-def test_a_job_that_fails_on_the_way_tells_how_far_it_came_and_kernels_side_by_side_leave_nothing_negative():
-    world = World()
-    clock = world.clock(import_s=None)
-    world.passes(4.0, compile_s=3.0, load_s=1.5)
-    assert clock.start_up() == StartUp(compile_s=3.0, kernel_load_s=1.5)
-    clock.finish(StartUpPart.ENVIRONMENT)
-    assert clock.start_up().build_environment_s == 0.0
-
-
-WARM = {"compile_s": 14.0, "load_s": 0.3}
-IN_WORDS = "kernels compiled 14.0 s, kernels loaded 0.3 s, environment 0.8 s"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "kernels", "level", "words"),
-    [(0.2, {}, "DEBUG", "environment 0.2 s"), (14.0, {}, "INFO", "environment 14.0 s"), (15.1, WARM, "INFO", IN_WORDS)],
-)
-def test_a_long_start_is_told_once_on_the_screen_and_every_one_in_the_log(caplog, seconds, kernels, level, words):
-    """Parts that took no time are left out."""
-    world = World()
-    clock = world.clock(import_s=0.1)
-    world.passes(seconds, **kernels)
-    clock.finish(StartUpPart.ENVIRONMENT)
-    clock.finish(StartUpPart.FIRST_RESET)
-    world.passes(0.04)
-    with caplog.at_level(logging.DEBUG):
-        make_a_step(clock)
-        make_a_step(clock)
-    (record,) = caplog.records
-    told = f"start-up of job 'lift': imports 0.1 s, {words}, first step 0.04 s"
-    assert (record.levelname, record.getMessage()) == (level, told)

@@ -10,38 +10,34 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.builds import settle_served_model
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.interfaces.episode import Outcome, split_evenly
-from isaaclab_arena.interfaces.policy import PolicyTraits
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
+from isaaclab_arena.policy.catalog import function_policy_class
+from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.ledger import JobReport, ReportedStatus, Reproducible, StartUp
+from isaaclab_arena.storage.episodes import list_episodes
+from isaaclab_arena.storage.ledger import (
+    JobReport,
+    ReportedStatus,
+    Reproducible,
+    StartUp,
+    episode_files,
+    read_job_reports,
+)
+from tests.evaluation.jobs import coin_job, settings
 from tests.evaluation.jobs import coin_job as job
-from tests.evaluation.jobs import settings
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, Notebook, RepeatablePolicy, ShrugPolicy, shrugging
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, RepeatablePolicy, ShrugPolicy, shrugging
+from tests.outsiders.test_another_model_behind_the_server import OTHER, Served
 
 
 def committed(output_directory: Path, name: str = "coins") -> list[dict]:
     lines = (output_directory / name / "episode_results_rank0.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
-
-
-def start_up_of(report: JobReport) -> StartUp:
-    assert report.start_up is not None
-    return report.start_up
-
-
-def test_a_job_reports_how_it_began_and_imports_belong_to_the_first(tmp_path):
-    runner = JobRunner(settings(tmp_path, import_s=2.5))
-    reports = [runner.run(job(name)) for name in ("first", "second")]
-    assert [start_up_of(report).import_s for report in reports] == [2.5, 0.0]
-    for report in reports:
-        start_up = start_up_of(report)
-        parts = {name: seconds for name, seconds in vars(start_up).items() if name != "import_s"}
-        assert None not in parts.values()
-        assert 0 < sum(parts.values()) <= report.wall_s
 
 
 def test_a_job_that_takes_too_long_fails_and_keeps_what_has_finished_and_the_next_one_runs(tmp_path):
@@ -65,21 +61,6 @@ def test_an_episode_that_takes_too_long_is_an_error_that_gives_way_to_the_same_e
     log = read_commits(tmp_path / "coins", "coins")
     assert [(line.attempt, line.outcome == Outcome.ERROR) for line in log.lines] == [(2, False)] * 3
     assert (log.retried_episodes, log.unequal_episodes) == ((0, 1, 2), ())
-
-
-def test_a_policy_is_asked_on_the_batch_of_the_rank_unless_its_env_slots_are_independent(tmp_path):
-    sizes = []
-
-    curious, independent = (
-        shrugging(lambda env, _: sizes.append(env.num_envs), traits=PolicyTraits(batch_invariant=alone))
-        for alone in (False, True)
-    )
-    runner = JobRunner(settings(tmp_path, policy_batch=16))
-    assert runner.run(job("network", policy_class=curious)).status is ReportedStatus.COMPLETED
-    assert set(sizes) == {16}
-    sizes.clear()
-    assert runner.run(job("table", policy_class=independent)).status is ReportedStatus.COMPLETED
-    assert set(sizes) == {4}
 
 
 @pytest.mark.parametrize(
@@ -208,11 +189,6 @@ def test_a_job_begins_with_torchs_numpys_and_pythons_generators_at_its_seed(tmp_
     assert drawn == [by_torch, np.random.RandomState(seed % 2**32).random(), random.Random(seed).random()]
 
 
-def test_episodes_are_not_split_over_more_rebuilds_than_there_are():
-    with pytest.raises(ArenaError):
-        split_evenly(2, 3)
-
-
 def test_a_job_limited_by_steps_says_how_many_episodes_were_cut(tmp_path):
     report = JobRunner(settings(tmp_path)).run(job(num_steps=55))
     assert report.num_episodes is None
@@ -221,42 +197,22 @@ def test_a_job_limited_by_steps_says_how_many_episodes_were_cut(tmp_path):
 
 
 def test_a_job_without_a_length_takes_the_policys(tmp_path):
-    class Short(ShrugPolicy):
-        def num_episodes(self):
-            return 3
-
-    class Timed(ShrugPolicy):
-        def has_length(self):
-            return True
-
-        def length(self):
-            return 30
-
+    short = shrugging(num_episodes=lambda self: 3)
+    timed = shrugging(has_length=lambda self: True, length=lambda self: 30)
     runner = JobRunner(settings(tmp_path))
-    assert runner.run(job("three", policy_class=Short, num_episodes=None)).num_episodes == 3
-    assert runner.run(job("thirty", policy_class=Timed, num_episodes=None)).env_steps == 30 * 4
+    assert runner.run(job("three", policy_class=short, num_episodes=None)).num_episodes == 3
+    assert runner.run(job("thirty", policy_class=timed, num_episodes=None)).env_steps == 30 * 4
     assert "neither num_episodes nor num_steps" in str(runner.run(job("endless", num_episodes=None)).error)
 
 
 def test_a_policy_with_nothing_left_to_play_is_asked_before_the_first_episode(tmp_path):
-    class FourOnly(ShrugPolicy):
-        def can_play(self, episode_index):
-            return episode_index < 4
-
+    four_only = shrugging(can_play=lambda self, episode_index: episode_index < 4)
     runner = JobRunner(settings(tmp_path))
-    report = runner.run(job("five", policy_class=FourOnly, num_episodes=5))
+    report = runner.run(job("five", policy_class=four_only, num_episodes=5))
     assert str(report.error).endswith("episode 4")
     assert report.env_steps == 0
-    assert runner.run(job("steps", policy_class=FourOnly, num_steps=10_000)).status is ReportedStatus.COMPLETED
+    assert runner.run(job("steps", policy_class=four_only, num_steps=10_000)).status is ReportedStatus.COMPLETED
     assert len(committed(tmp_path, "steps")) == 4
-
-
-def test_an_interrupted_job_says_so_and_keeps_what_finished(tmp_path):
-    notebook = Notebook()
-    runner = JobRunner(settings(tmp_path), stop_requested=lambda: len(notebook.records) >= 3)
-    report = runner.run(job(num_envs=1), [notebook])
-    assert report.status is ReportedStatus.INTERRUPTED
-    assert len(committed(tmp_path)) == 3
 
 
 def test_a_placement_seed_changes_the_conditions_and_nothing_else(tmp_path):
@@ -269,9 +225,6 @@ def test_a_placement_seed_changes_the_conditions_and_nothing_else(tmp_path):
         for name in ("plain", "placed", "other")
     }
     assert conditions["placed"] == conditions["other"] != conditions["plain"]
-
-
-# Jobs whose env slots are divided into groups: each has its environment, and policies share what can be shared.
 
 
 def played(tmp_path: Path, asked: Job, pipeline: int = 2, **options) -> tuple[JobReport, list[dict]]:
@@ -310,75 +263,135 @@ def test_rebuilds_share_the_episodes_out_and_build_every_group_anew(tmp_path, pi
     assert sorted(line["episode_index"] for line in lines) == list(range(10))
 
 
-def test_groups_are_kept_for_the_next_job_that_asks_for_the_same_and_a_single_env_slot_is_not_divided(tmp_path):
-    builder = CoinBuilder()
-    runner = JobRunner(settings(tmp_path, pipeline=2))
-    runner.run(job("first", builder))
-    runner.run(job("second", builder, seed=1))
-    assert len(builder.built) == 2
-    runner.run(job("smaller", builder, num_envs=3))
-    assert [(each.num_envs, each.closed) for each in builder.built] == [(2, False), (2, True), (1, False)]
-    runner.run(job("single", builder, num_envs=1))
-    assert [(each.num_envs, each.closed) for each in builder.built[2:]] == [(1, True), (1, False)]
-    runner.close()
-
-
-class Sharing(ShrugPolicy):
-    """Has a network that is loaded once, however many env slots there are."""
-
-    loaded = 0
-
-    def __init__(self, config=None, *, network: object | None = None) -> None:
-        super().__init__(config)
-        if network is None:
-            type(self).loaded += 1
-        self.network = network or object()
-
-    def with_own_memory(self) -> "Sharing":
-        return Sharing(self.config, network=self.network)
-
-
-def test_a_policy_that_can_share_its_network_is_loaded_once(tmp_path):
-    Sharing.loaded = 0
-    report, _ = played(tmp_path, job(policy_class=Sharing))
-    assert report.status is ReportedStatus.COMPLETED
-    assert Sharing.loaded == 1
-
-
-class Counted(ShrugPolicy):
-    """Is told for how many env slots it acts, and refuses to act for others."""
-
-    traits = PolicyTraits(reproducible=True)
-
-    def __init__(self, num_envs: int) -> None:
-        super().__init__()
-        self.told = num_envs
-
-    @classmethod
-    def from_dict(cls, config_dict) -> "Counted":
-        return cls(config_dict["num_envs"])
-
-    def get_action(self, env, observation):
-        assert env.num_envs == self.told
-        return super().get_action(env, observation)
-
-
-@pytest.mark.parametrize("policy_batch", [None, 8])
-def test_each_policy_is_told_the_number_of_env_slots_that_it_is_asked_for(tmp_path, policy_batch):
-    asked = job(policy_class=Counted, num_envs=5)
-    asked = Job(**{**vars(asked), "policy_options": {"num_envs": policy_batch or 5}})
-    report, _ = played(tmp_path, asked, policy_batch=policy_batch)
-    assert report.error is None
-    assert report.reproducible is Reproducible.BITWISE
-
-
-def test_a_group_that_fails_is_the_jobs_failure(tmp_path):
-    report, _ = played(tmp_path, job(raise_at=7, environment=CoinConfig(success_rate=1.0)))
-    assert report.status is ReportedStatus.FAILED
-    assert report.error == "ValueError: I would rather not"
-
-
 def test_how_env_slots_are_divided_decides_what_comes_out_unless_batches_have_one_size():
     assert RunOptions(pipeline=2).result_settings()["pipeline"] == 2
     assert RunOptions(pipeline=2, deterministic=True).result_settings()["pipeline"] is None
     assert RunOptions().result_settings()["pipeline"] is None
+
+
+def test_the_dataset_is_in_place_when_the_report_of_a_job_is_written(tmp_path):
+    runner = JobRunner(settings(tmp_path, no_dataset=False))
+    report = runner.run(job("first", num_episodes=3))
+    assert read_job_reports(tmp_path / "first", "first") == ([report], [])
+    assert report.status is ReportedStatus.COMPLETED
+    assert list_episodes(tmp_path / "first" / "dataset_first.hdf5") == [0, 1, 2]
+    assert list(episode_files(tmp_path / "first")) == []
+    runner.close()
+
+
+def refuse(self, env) -> None:
+    raise ConfigError(Problem("there is no camera 'front'", key="pov_cam_name_sim"))
+
+
+def test_a_job_whose_policy_does_not_fit_its_environment_fails_before_the_first_step(tmp_path):
+    report = JobRunner(settings(tmp_path)).run(coin_job(policy_class=shrugging(check_environment=refuse)))
+    assert report.status is ReportedStatus.FAILED
+    assert str(report.error).startswith("ConfigError: pov_cam_name_sim")
+    assert report.env_steps == 0
+
+
+def test_an_object_may_promise_otherwise_than_its_class(tmp_path):
+    class Told(ShrugPolicy):
+        def __init__(self, config=None) -> None:
+            super().__init__(config)
+            self.traits = PolicyTraits(reproducible=True)
+
+    report = JobRunner(settings(tmp_path)).run(coin_job(policy_class=Told, num_episodes=1))
+    assert report.reproducible is Reproducible.BITWISE
+
+
+class Speaking(CoinEnvironment):
+    """Asks in each episode for a number of its own."""
+
+    def instruction(self, conditions):
+        return f"call {conditions['coin.number']}"
+
+
+class ReadsTask(ShrugPolicy):
+    """Reads ``task_description``, as Isaac Lab Arena's policies do."""
+
+    start_episodes = PolicyBase.start_episodes
+
+
+class Insists(ReadsTask):
+    """Follows words of its own."""
+
+    def set_task_description(self, task_description):
+        return "do as I say"
+
+
+class ReadsStart(ShrugPolicy):
+    """Reads what an episode asks for when it begins."""
+
+    def start_episodes(self, env, starts):
+        assert all(start.language_instruction for start in starts)
+
+
+replays = shrugging(num_episodes=lambda self: 4)
+"""Plays four recorded episodes, whatever they ask for."""
+
+
+def act(observation):
+    return observation["policy"]["clock"].expand(-1, 2)
+
+
+def remarks(tmp_path, policy_class, builder=None, **config) -> tuple[str, ...]:
+    job = coin_job(builder=builder or CoinBuilder(Speaking), policy_class=policy_class, **config)
+    report = JobRunner(settings(tmp_path)).run(job)
+    assert report.error is None
+    return report.remarks
+
+
+@pytest.mark.parametrize("policy_class", [ReadsTask, function_policy_class(act), ShrugPolicy])
+def test_a_policy_that_reads_no_episodes_words_is_named_with_what_it_missed(tmp_path, caplog, policy_class):
+    [remark] = remarks(tmp_path, policy_class)
+    assert all(
+        told in remark for told in (f"policy '{policy_class.__qualname__}'", "'call ", "'call the coin' for all")
+    )
+    assert caplog.text.count(remark) == 1
+
+
+@pytest.mark.parametrize("policy_class", [ReadsStart, Insists, replays, ZeroActionPolicy, RandomActionPolicy])
+def test_a_policy_that_reads_them_or_follows_no_words_of_theirs_is_not(tmp_path, policy_class):
+    assert remarks(tmp_path, policy_class) == ()
+
+
+def test_nor_is_one_whose_episodes_all_ask_for_the_same(tmp_path):
+    assert remarks(tmp_path, ReadsTask, language_instruction="toss it") == ()
+    assert remarks(tmp_path / "coins", ReadsTask, builder=CoinBuilder()) == ()
+
+
+class OwnEnvironment(CoinEnvironment):
+    def __init__(self, config: CoinConfig, num_envs: int) -> None:
+        super().__init__(config, num_envs)
+        self.background = "white.png"
+        self.metrics = {"distance": []}  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _own(self, path):
+        raise AssertionError(f"{path} is of no concern to others")
+
+    # Each is one of two methods that are offered together.
+    try_step = restore = snapshot = _own  # pyright: ignore[reportAssignmentType]
+
+
+class OwnPolicy(ShrugPolicy):
+    def __init__(self, config=None) -> None:
+        super().__init__(config)
+        self.network = torch.nn.Linear(1, 1)
+        taken = "planned look chunks chunk_traits connections slots_per_call fill_calls_up_to episode_metrics"
+        for name in f"{taken} act_in_some pictures_to_see".split():
+            setattr(self, name, [name])
+
+
+def test_own_attributes_of_any_name_do_not_offer_anything(tmp_path):
+    report = JobRunner(settings(tmp_path, pipeline=2)).run(
+        coin_job(builder=CoinBuilder(OwnEnvironment), policy_class=OwnPolicy)
+    )
+    assert (report.status, report.error) == (ReportedStatus.COMPLETED, None)
+
+
+def test_two_servers_of_one_job_must_serve_the_same(tmp_path):
+    other = Served()
+    other.states = OTHER  # pyright: ignore[reportAttributeAccessIssue]  of this one only
+    with pytest.raises(ConfigError, match="different models"):
+        settle_served_model(tmp_path, "coins", [Served(), other])

@@ -12,34 +12,26 @@ import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.cli.main import main as command
-from isaaclab_arena.config.loading import load_jobs_file, read_jobs
-from isaaclab_arena.config.schema import JobConfig, Question, SuiteMember
+from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.environments.catalog import SUITES
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as limit_main
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.evaluation.planning import interleaved_jobs, plan_run
-from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms, without_repeats
+from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from tests.end_to_end.launching import write_jobs
-from tests.evaluation.jobs import coin_job, config_of, request_of, settings
-from tests.fakes import CoinConfig, ShrugPolicy
-from tests.machine import show_gpus
-from tests.outsiders.test_policies_written_for_arena import block
+from tests.evaluation.jobs import config_of
 
-# Tests that every job file of the project is good.
-
-
-JOB_FILES = sorted(path for path in (Path(__file__).parents[3] / "jobs").iterdir() if path.is_file())
-ELSEWHERE = [path for path in JOB_FILES if "oc.env" in path.read_text()]
+JOBS_DIRECTORY = Path(__file__).parents[3] / "jobs"
+JOB_FILES = sorted(path for path in JOBS_DIRECTORY.iterdir() if path.is_file())
+ELSEWHERE = sorted(path for path in (JOBS_DIRECTORY / "benchmarks").iterdir() if "oc.env" in path.read_text())
 """Those whose environments need an interpreter of their own."""
 
 
-@pytest.mark.parametrize("path", [path for path in JOB_FILES if path not in ELSEWHERE], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", JOB_FILES, ids=lambda path: path.name)
 def test_every_job_file_can_be_run(path):
     jobs_file = load_jobs_file(path, arms=robustness_arms)
 
@@ -48,36 +40,12 @@ def test_every_job_file_can_be_run(path):
 
 
 @pytest.mark.parametrize("path", ELSEWHERE, ids=lambda path: path.name)
-def test_a_job_file_whose_interpreter_is_missing_says_so_and_how_to_make_it(path, tmp_path, monkeypatch):
-    [(variable, default)] = set(re.findall(r'\$\{oc\.env:(\w+),"(\S+)"\}', path.read_text()))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv(variable, raising=False)
-    jobs = load_jobs_file(path, suites=SUITES).jobs
+def test_a_benchmark_whose_interpreter_is_missing_says_so(path, monkeypatch):
+    [variable] = set(re.findall(r"oc\.env:(\w+)", path.read_text()))
+    monkeypatch.setenv(variable, "/opt/none/bin/python")
     with pytest.raises(ConfigError) as raised:
-        resolve_jobs(jobs, file=path.name)
-    entries = {job.name if job.suite is None else job.suite.name for job in jobs}
-    assert len(raised.value.problems) == len(entries)
-    for problem in raised.value.problems:
-        assert problem.key == "arena_env_args.python"
-        assert problem.message.startswith(f"'{default}' is no program that can be run; name an interpreter")
-    environment = default.removesuffix("/bin/python")
-    assert f"#   python3 -m venv {environment} && {environment}/bin/pip install " in path.read_text()
-    monkeypatch.setenv(variable, "/opt/own/bin/python")
-    assert {job.environment_args["python"] for job in load_jobs_file(path, suites=SUITES).jobs} == {
-        "/opt/own/bin/python"
-    }
-
-
-def test_the_sweep_makes_the_jobs_that_its_comment_promises():
-    jobs = load_jobs_file(next(path for path in JOB_FILES if path.name == "sweep.yaml")).jobs
-
-    assert len(jobs) == 12
-    assert jobs[0].name == "lift-seed0-cube"
-    assert jobs[0].language_instruction == "lift the cube and hold it"
-    assert jobs[-1].name == "reach-zero_action-seed1"
-
-
-# What recordings say of themselves is held against the job that plays them.
+        resolve_jobs(load_jobs_file(path, suites=SUITES).jobs, file=path.name)
+    assert all("'/opt/none/bin/python'" in problem.message for problem in raised.value.problems)
 
 
 ACTION_DIM = 8
@@ -191,9 +159,6 @@ def test_validate_says_how_many_recorded_episodes_there_are_and_what_speaks_agai
     assert ["one", "two"] in file["told"].values()
 
 
-# ``--limit``: trying a job file out on a few episodes of each job, and saying so.
-
-
 CARTPOLE = {"arena_env_args": {"environment": "cartpole", "num_envs": 2}, "policy_type": "zero_action"}
 JOBS = [
     {"name": "many", **CARTPOLE, "num_episodes": 7},
@@ -221,98 +186,3 @@ def test_every_job_is_cut_to_that_many_episodes_and_the_table_and_the_plan_say_s
     capsys.readouterr()
     assert limit_main([*typed, "--resume"]) == 2
     assert "--limit: was 3" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("run", [command, limit_main])
-def test_a_limit_below_one_is_refused(tmp_path, capsys, run):
-    words = ["validate"] if run is command else ["--eval_jobs_config"]
-    assert run([*words, str(write_jobs(tmp_path / "jobs.json", JOBS)), "--limit", "0"]) == 2
-    assert "--limit: " in capsys.readouterr().err
-
-
-def test_a_policy_that_knows_its_number_of_episodes_is_cut_too(tmp_path):
-    class Ten(ShrugPolicy):
-        def num_episodes(self):
-            return 10
-
-    runner = JobRunner(settings(tmp_path))
-    cut = coin_job("cut", policy_class=Ten, num_steps=None, environment=CoinConfig(), max_episodes=4)
-    whole = coin_job("whole", policy_class=Ten, num_steps=None, environment=CoinConfig(), max_episodes=40)
-    assert [runner.run(job).num_episodes for job in (cut, whole)] == [4, 10]
-
-
-# Where policies written for Isaac Lab Arena are placed.
-
-
-@pytest.mark.parametrize(
-    ("gpus", "local_rank", "options", "placed"),
-    [
-        (0, None, {}, "cpu"),
-        (0, "1", {}, "cpu"),
-        (4, "2", {}, "cuda:2"),
-        (4, None, {}, "cuda:0"),
-        (4, "2", {"device": "cuda:3"}, "cuda:3"),
-    ],
-)
-@pytest.mark.parametrize("policy", ["NudgePolicy", "ParserPolicy"])
-def test_a_gpu_that_only_a_default_names_is_that_of_the_rank(monkeypatch, policy, gpus, local_rank, options, placed):
-    show_gpus(monkeypatch, gpus)
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    if local_rank is not None:
-        monkeypatch.setenv("LOCAL_RANK", local_rank)
-    job = read_jobs({"jobs": [block(policy, {"push": 1, **options})]}, source="jobs.json").jobs[0]
-    [found] = resolve_jobs([job])
-    assert {**found.policy_options, **found.policy_placement}["device"] == placed
-    assert found.policy_options.get("device") == options.get("device")
-
-
-# Tests of telling once what is wrong with many tasks of a suite.
-
-
-def task(name: str, *, entry: str = "mine") -> JobConfig:
-    suite = SuiteMember(name=entry, suite="kitchen", task=name)
-    return config_of(f"cook:{name}", name=f"{entry}-{name}", suite=suite)
-
-
-def problem(message: str, *, job: str = "mine-a", key: str | None = "environment") -> Problem:
-    return Problem(message, job=job, key=key)
-
-
-ALONE = config_of("reach", name="alone")
-OPEN, LID = task("open"), problem("no lid")
-
-
-def test_what_all_tasks_of_a_suite_lack_is_told_of_the_first():
-    found = [(task(name), problem(f"'{name}' needs cook", job=f"mine-{name}")) for name in ("open", "close", "pour")]
-    assert without_repeats(found) == [
-        problem("'open' needs cook (the same for 2 other tasks of suite 'kitchen')", job="mine-open")
-    ]
-    assert without_repeats(found[:2])[0].message.endswith("(the same for another task of suite 'kitchen')")
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        [(OPEN, LID), (task("close"), problem("no hinge"))],
-        [(OPEN, LID), (OPEN, problem("no lid", key="python"))],
-        [(OPEN, LID), (task("open", entry="other"), LID)],
-        [(ALONE, LID), (ALONE, LID)],
-    ],
-    ids=["tasks", "keys", "entries", "no suite"],
-)
-def test_what_differs_or_is_in_no_suite_is_told_apart(found):
-    assert without_repeats(found) == [each for _, each in found]
-
-
-TURNS_JOBS = [coin_job(f"job{index}", index=index, num_envs=index + 1) for index in range(4)]
-QUESTIONS = (
-    Question(name="q", jobs=("job3", "job1"), max_episodes=10),
-    Question(name="b", jobs=("job0",), max_episodes=9),
-)
-
-
-def test_compared_jobs_take_turns_and_go_where_the_first_of_them_goes():
-    assert interleaved_jobs(TURNS_JOBS, QUESTIONS) == {1: (1, 3), 3: (1, 3)}
-    request = request_of(*TURNS_JOBS, questions=QUESTIONS)
-    plan = plan_run(request, 4, ["cpu"] * 4, run_id="run", contents={})
-    assert [job.rank for job in plan.jobs] == [0, 1, 2, 1]

@@ -1,31 +1,36 @@
 """Jobs that are checked and planned before a run."""
 
 import json
-import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.cli.main import main
+from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.config.schema import JobConfig, JobDefaults
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.planning import plan_run, resumed_plan
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
+from isaaclab_arena.policy.scripted import ScriptedPolicy
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations
 from isaaclab_arena.registry import Registry
+from isaaclab_arena.storage.episodes import list_episodes, read_episode
 from isaaclab_arena.storage.ledger import RunPlan, read_plan_copy, read_run_plan, write_run_plan
-from tests.end_to_end.mistakes import mistaken
-from tests.evaluation.jobs import coin_job, request_of
+from tests.environments.building import ALL_ENVIRONMENTS, CPU, build, build_on_the_floor, episode
+from tests.evaluation.jobs import coin_job, config_of, request_of
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
-from tests.growth import assert_grows_linearly
-
-# Tests of checking jobs against the environments and policies that exist.
-
+from tests.pretend_backend import pretended_environments, there
+from tests.pretend_gpu import GPU, PretendGpu
 
 SHRUG = f"{ShrugPolicy.__module__}.ShrugPolicy"
 
@@ -40,6 +45,11 @@ class NetworkCfg(PolicyCfg):
 
 class NetworkPolicy(PolicyBase[NetworkCfg]):
     config_class = NetworkCfg
+
+    @classmethod
+    def check_options(cls, config) -> None:
+        if not config.checkpoint.endswith(".pt"):
+            raise ConfigError(Problem(f"'{config.checkpoint}' is no network", key="checkpoint"))
 
     def get_action(self, env, observation) -> torch.Tensor:
         return torch.zeros(env.num_envs, 2)
@@ -98,19 +108,6 @@ def job(**changes: Any) -> JobConfig:
     )
 
 
-def test_a_good_job_gets_its_builder_and_classes(environments):
-    config = job(environment_args={"success_rate": 1, "success_step": 5}, policy_config_dict={"action": "nan"})
-
-    [resolved] = resolve_jobs([config])
-
-    assert resolved.config is config
-    assert resolved.builder is environments.get("coin")
-    assert resolved.environment_config == CoinConfig(success_rate=1.0, success_step=5)
-    assert resolved.policy_class is ShrugPolicy
-    assert resolved.policy_options == {"action": "nan"}
-    assert resolved.environment_config.success_step == 5
-
-
 @pytest.mark.parametrize(
     ("changes", "key", "message"),
     [
@@ -129,6 +126,11 @@ def test_a_good_job_gets_its_builder_and_classes(environments):
         ({"policy_config_dict": {"acton": "nan"}}, "policy_config_dict.acton", "did you mean 'action'?"),
         ({"policy_config_dict": {"raise_at": True}}, "policy_config_dict.raise_at", "true is not a whole number"),
         ({"policy_type": path_of(NetworkPolicy)}, "policy_config_dict.checkpoint", "is missing"),
+        (
+            {"policy_type": path_of(NetworkPolicy), "policy_config_dict": {"checkpoint": "a.txt"}},
+            "policy_config_dict.checkpoint",
+            "'a.txt' is no network",
+        ),
         (
             {"policy_type": path_of(PlainPolicy), "policy_config_dict": {"a": 1}},
             "policy_config_dict.a",
@@ -154,25 +156,6 @@ def test_a_job_that_cannot_run_is_refused_with_file_job_and_key(changes, key, me
     assert message in problem.message
 
 
-def test_every_problem_of_every_job_is_told_at_once():
-    jobs = [
-        job(environment="cion", policy_type="zero_acton"),
-        job(name="same", environment="cion"),
-        job(name="good"),
-        job(name="b", environment_args={"x": 1, "y": 2}, policy_config_dict={"z": 3}),
-    ]
-    with pytest.raises(ConfigError) as refused:
-        resolve_jobs(jobs)
-    assert [(problem.job, problem.key) for problem in refused.value.problems] == [
-        ("a", "arena_env_args.environment"),
-        ("a", "policy_type"),
-        ("same", "arena_env_args.environment"),
-        ("b", "arena_env_args.x"),
-        ("b", "arena_env_args.y"),
-        ("b", "policy_config_dict.z"),
-    ]
-
-
 def test_the_number_of_env_slots_and_the_command_line_reach_policies_that_have_such_options():
     network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=4)
     jobs = [network, replace(network, num_envs=2), job(num_envs=4)]
@@ -185,17 +168,6 @@ def test_the_number_of_env_slots_and_the_command_line_reach_policies_that_have_s
     assert found.policy_options["num_envs"] == 64, "it is always asked on that batch"
 
 
-def test_more_env_slots_than_the_batch_are_refused_unless_the_policy_needs_no_batch():
-    network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=65)
-    zero = job(name="zero", policy_type="zero_action", num_envs=65)
-    with pytest.raises(ConfigError) as refused:
-        resolve_jobs([network, zero], policy_batch=64)
-
-    [problem] = refused.value.problems
-    assert (problem.job, problem.key) == (network.name, "arena_env_args.num_envs")
-    assert "65 env slots exceed --policy_batch 64" in problem.message
-
-
 @pytest.mark.parametrize(
     ("changes", "num_episodes"),
     [({}, 5), ({"num_episodes": 2}, 2), ({"max_episodes": 3}, 3), ({"policy_type": path_of(RecordedPolicy)}, None)],
@@ -204,29 +176,6 @@ def test_an_environment_may_say_how_many_episodes_it_has(changes, num_episodes):
     config = job(**{"environment": "five_coins", "num_episodes": None} | changes)
 
     assert resolve_jobs([config])[0].config.num_episodes == num_episodes
-
-
-def test_ten_times_the_jobs_are_checked_in_about_ten_times_the_time():
-    def check(num_jobs: int) -> None:
-        jobs = [
-            job(name=str(position), environment_args={"success_step": position % 100}) for position in range(num_jobs)
-        ]
-        assert len(resolve_jobs(jobs)) == num_jobs
-
-    assert_grows_linearly(check)
-
-
-def test_a_million_episodes_take_no_memory_before_they_run(tmp_path):
-    path = tmp_path / "jobs.json"
-    path.write_text(json.dumps(mistaken(num_episodes=1_000_000)))
-    loaded = load_jobs_file(path).jobs
-    resolve_jobs(loaded)
-    tracemalloc.start()
-    [job] = resolve_jobs(loaded)
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert job.config.num_episodes == 1_000_000
-    assert peak_bytes < 2**20
 
 
 CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
@@ -268,20 +217,6 @@ def test_what_differs_from_the_plan_is_named_with_both_values(tmp_path, before, 
     assert all(each.startswith(start) for each, start in zip(found, differences, strict=True)), found
 
 
-def test_an_option_that_an_earlier_plan_lacks_had_its_default():
-    now = plan_of(compression="gzip")
-    settings = {name: value for name, value in now.settings.items() if name not in ("compression", "torch_threads")}
-    (problem,) = told(replace(now, settings=settings), now)
-    assert problem == '--compression: was "none" when the run began, now "gzip"'
-
-
-def test_another_number_of_env_slots_is_left_to_who_builds_the_job():
-    few, many = coin_job("a", num_envs=2), coin_job("a", num_envs=8)
-    assert told(plan_of(few), plan_of(many)) == []
-    begun = plan_of(few)
-    assert resumed_plan(begun, plan_of(many), has_recorded=lambda _: True)[0] is begun
-
-
 def test_a_plan_with_more_episodes_keeps_everything_else(tmp_path):
     few, many = (
         plan_of(coin_job("a"), coin_job("b", index=1)),
@@ -305,22 +240,111 @@ def test_only_a_job_that_has_recorded_nothing_may_have_another_policy():
     assert revised.jobs[0].policy_config == {"action": "nan"}
 
 
-def test_the_task_is_the_jobs_label_or_else_what_is_to_be_done_in_its_environment(tmp_path):
-    blocks = [
-        {"name": "a", "policy_type": "zero_action", "arena_env_args": {"environment": "lift_object", "object": "can"}},
-        {"name": "b", "policy_type": "zero_action", "arena_env_args": {"environment": "cartpole"}},
-        {
-            "name": "c",
-            "policy_type": "zero_action",
-            "arena_env_args": {"environment": "reach"},
-            "labels": {"task": "t"},
-        },
-    ]
-    path = tmp_path / "jobs.json"
-    path.write_text(json.dumps({"defaults": {"num_episodes": 1}, "jobs": blocks}))
-    jobs = resolve_jobs(load_jobs_file(path).jobs, file=str(path))
+def test_the_task_is_the_jobs_label_or_else_what_is_to_be_done_in_its_environment():
+    can = config_of("lift_object", environment_args={"object": "can"})
+    jobs = resolve_jobs([can, config_of("cartpole", name="b"), config_of("reach", name="c", labels={"task": "t"})])
     lift, balance, labelled = (entry.task for entry in plan_of(*jobs).jobs)
-    assert lift == "pick up the blue can and lift it"
+    assert (lift, labelled) == ("pick up the blue can and lift it", "t")
     assert balance not in (None, "cartpole")
-    assert labelled == "t"
     assert [entry.task for entry in plan_of(coin_job("a")).jobs] == ["coins"], "it does not say"
+
+
+REACH = {"name": "reach", "arena_env_args": {"environment": "reach"}, "policy_type": "scripted", "num_episodes": 50}
+
+
+def chosen(*, defaults=None, **keys) -> int:
+    file = read_jobs({"jobs": [{**REACH, **keys}]}, source="jobs.json", defaults=defaults)
+    (job,) = resolve_jobs(file.jobs)
+    return job.config.num_envs
+
+
+def with_slots(num_envs) -> dict[str, object]:
+    return {"arena_env_args": {"environment": "reach", "num_envs": num_envs}}
+
+
+def test_as_many_as_pay_and_not_more_than_episodes_of_a_build():
+    assert chosen() == chosen(**with_slots("auto")) == 16
+    assert chosen(num_episodes=5) == 5
+    assert chosen(num_episodes=10, num_rebuilds=3) == 4
+    assert chosen(policy_type="random_action") == 16
+
+
+def test_a_number_that_the_user_gives_stays():
+    assert chosen(**with_slots(1)) == 1
+    assert chosen(defaults=JobDefaults(num_envs=3)) == 3
+    assert chosen(defaults=JobDefaults(num_envs=3), **with_slots(2)) == 2
+
+
+def test_one_where_more_would_change_the_episodes():
+    steps = {**REACH, "num_steps": 30}
+    del steps["num_episodes"]
+    (job,) = resolve_jobs(read_jobs({"jobs": [steps]}, source="jobs.json").jobs)
+    assert job.config.num_envs == 1
+    assert chosen(policy_type=f"{__name__}.PlainPolicy") == 1
+
+
+def test_files_in_forms_of_arena_keep_the_one_that_they_mean_there():
+    tokens = {**REACH, "arena_env_args": ["reach", "--embodiment", "panda"]}
+    run = {"environment": {"type": "reach"}, "policy": {"type": "scripted"}, "rollout_limit": {"num_episodes": 50}}
+    for document in ({"jobs": [tokens]}, {"runs": {"reach": run}}):
+        (job,) = resolve_jobs(read_jobs(document, source="jobs.json").jobs)
+        assert job.config.num_envs == 1
+
+
+@pytest.mark.parametrize("assignment", ["round_robin", "dynamic"])
+def test_a_resumed_run_keeps_the_number_that_it_began_with(tmp_path, assignment):
+    run = ["--output_dir", str(tmp_path / "out"), "--assignment", assignment]
+    for num_episodes, resumes in ((3, []), (8, ["--resume"])):
+        (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [{**REACH, "num_episodes": num_episodes}]}))
+        assert main(["run", str(tmp_path / "jobs.json"), *run, *resumes]) == 0
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["jobs"][0]["config"]["num_envs"] == 3
+    (attempts,) = [json.loads((tmp_path / "out" / "attempts" / "attempt_2.json").read_text())["jobs"]]
+    assert [each["chosen_num_envs"] for each in attempts] == [3]
+    lines = (tmp_path / "out" / "reach" / "episode_results_rank0.jsonl").read_text().splitlines()
+    assert {json.loads(line)["env_id"] for line in lines} == {0, 1, 2}
+
+
+NUM_ENVS, NUM_EPISODES, EPISODE_STEPS = 2, 3, 2
+
+Recording = Mapping[int, Mapping[str, np.ndarray]]
+
+
+@pytest.fixture
+def _physics_on_the_gpu(gpu: PretendGpu) -> Iterator[None]:
+    with pretended_environments():
+        yield
+
+
+def recorded(directory: Path, name: str, policy: PolicyBase, device: torch.device, **options: Any) -> Recording:
+    """Play short episodes, more than there are env slots, and return what was recorded."""
+    builds = build if name in ALL_ENVIRONMENTS else build_on_the_floor
+    backend = {"backend": "mujoco" if device == CPU else "warp"}
+    env = builds(there(name), num_envs=NUM_ENVS, device=device, **{**backend, **options})
+    env.max_episode_length = EPISODE_STEPS
+    job, seen = f"{name}-{device.type}", RecordedObservations.ALL
+    recorder = EpisodeRecorder(directory, job=job, rank=0, world_size=1, attempt=1, observations=seen)
+    policy.check_environment(env)
+    done = rollout(env, policy, [episode(index) for index in range(NUM_EPISODES)], [recorder])
+    assert done.finished_episodes == NUM_EPISODES
+    recorder.consolidate()
+    recorder.close()
+    dataset = directory / f"dataset_{job}.hdf5"
+    return {index: read_episode(dataset, index).arrays for index in list_episodes(dataset)}
+
+
+def assert_the_same(played: Recording, expected: Recording) -> None:
+    assert played.keys() == expected.keys() == set(range(NUM_EPISODES))
+    for index, arrays in expected.items():
+        assert played[index].keys() == arrays.keys()
+        for path, array in arrays.items():
+            np.testing.assert_array_equal(played[index][path], array, err_msg=path)
+
+
+@pytest.mark.usefixtures("_physics_on_the_gpu")
+@pytest.mark.parametrize("kept_on", [GPU, CPU])
+def test_what_was_recorded_on_the_cpu_is_played_again_on_a_gpu(tmp_path, kept_on):
+    expected = recorded(tmp_path, "reach", ScriptedPolicy(), CPU)
+    again = ReplayPolicy(
+        ReplayPolicyCfg(replay_file_path=str(tmp_path / "dataset_reach-cpu.hdf5"), device=str(kept_on))
+    )
+    assert_the_same(recorded(tmp_path, "reach", again, GPU), expected)

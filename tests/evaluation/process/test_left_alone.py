@@ -10,8 +10,10 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,14 +27,14 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.errors import PolicyError
+from isaaclab_arena.errors import PolicyError, StorageError
 from isaaclab_arena.evaluation.job_run import JobRunner
 from isaaclab_arena.evaluation.policy_server import _SET_BY_NETWORKS, AskedNetwork
-from isaaclab_arena.evaluation.process import left_alone, put_back
+from isaaclab_arena.evaluation.process import Watchdog, left_alone, put_back, watch_as_guest, watch_for_interruption
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.storage.ledger import ReportedStatus
 from tests.evaluation.jobs import coin_job, config_of, settings
-from tests.fakes import CoinBuilder, CoinEnvironment, RepeatablePolicy, ShrugPolicy
+from tests.fakes import ShrugPolicy
 
 SHARED: dict[str, Callable[[], Any]] = {
     "threads": torch.get_num_threads,
@@ -152,14 +154,6 @@ def test_a_caller_finds_its_random_numbers_and_types_again_and_a_block_finds_tho
     assert {name: look() for name, look in GENERATORS.items()} == before
 
 
-def test_warnings_reach_those_who_listened_and_debugging_reaches_no_other(caplog):
-    logger = logging.getLogger("isaaclab_arena.some.room")
-    with left_alone():
-        logger.debug("a detail")
-        logger.warning("a doubt")
-    assert caplog.messages == ["a doubt"]
-
-
 class Meddling(ShrugPolicy):
     """Does to the process what its job asks for, when it is made."""
 
@@ -214,17 +208,6 @@ def test_one_line_names_what_was_changed_and_by_which_class_once(tmp_path, caplo
     assert told(caplog) == [f"policy 'Doubling' changed settings of the process: {what}; other jobs do not see them"]
 
 
-def test_nothing_is_said_of_where_torch_keeps_compiled_code(tmp_path, caplog, monkeypatch):
-    """It writes that down by itself, when its compiler loads."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "here")
-
-    def act() -> None:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = "there"
-
-    JobRunner(settings(tmp_path)).run(coin_job(policy_class=meddling("Compiling", act)))
-    assert told(caplog) == []
-
-
 @pytest.mark.parametrize(
     ("name", "act", "what"),
     [
@@ -263,65 +246,6 @@ def test_a_policy_that_is_kept_finds_again_what_it_has_set(tmp_path):
         (torch.float64, "beside the policy", "here")
     }
     assert kept.found[-1]["path"][-1] == "added meanwhile"
-
-
-def test_what_a_policy_has_set_in_one_run_is_not_set_in_the_next(tmp_path):
-    """Its code may have been edited between the two."""
-    edited = meddling("Edited", lambda: torch.set_default_dtype(torch.float64))
-    JobRunner(settings(tmp_path / "first")).run(coin_job(policy_class=edited))
-    edited.act = staticmethod(lambda: None)
-    edited.found.clear()
-    JobRunner(settings(tmp_path / "second")).run(coin_job(policy_class=edited))
-    assert {found["dtype"] for found in edited.found} == {torch.float32}
-
-
-def test_jobs_that_take_turns_do_not_see_what_the_others_set(tmp_path):
-    double = meddling("DoubleInTurn", lambda: torch.set_default_dtype(torch.float64))
-    single = meddling("SingleInTurn", lambda: None)
-    names = ("double", "single")
-    runner = JobRunner(settings(tmp_path, interleaved=dict.fromkeys(names, names)))
-    for _ in range(2):
-        runner.run(coin_job("double", policy_class=double))
-        runner.run(coin_job("single", policy_class=single, index=1))
-    runner.close()
-    assert {found["dtype"] for found in double.found} == {torch.float64}
-    assert {found["dtype"] for found in single.found} == {torch.float32}
-
-
-class RaisingEnvironment(CoinEnvironment):
-    """Makes NumPy raise what it otherwise passes over, in each step."""
-
-    def step(self, action):
-        np.seterr(all="raise")
-        return super().step(action)
-
-
-@pytest.mark.parametrize(
-    ("policy_class", "blamed"),
-    [(ShrugPolicy, "policy 'ShrugPolicy' or environment 'coins'"), (RepeatablePolicy, "environment 'coins'")],
-)
-def test_what_is_set_in_a_step_is_put_back_and_names_those_whose_code_ran(tmp_path, caplog, policy_class, blamed):
-    """What was tried alone is not to be confused."""
-    before = np.geterr()
-    JobRunner(settings(tmp_path)).run(coin_job(builder=CoinBuilder(RaisingEnvironment), policy_class=policy_class))
-    assert np.geterr() == before
-    assert [line.partition(" changed settings ")[0] for line in told(caplog)] == [blamed]
-
-
-class Untidy(ShrugPolicy):
-    """Changes the process when it is closed."""
-
-    def close(self):
-        torch.set_default_dtype(torch.float64)
-
-
-def test_what_closing_a_policy_sets_does_not_reach_the_job_for_which_it_makes_room(tmp_path, caplog):
-    runner = JobRunner(settings(tmp_path))
-    runner.run(coin_job("untidy", policy_class=Untidy))
-    after = meddling("After", lambda: None)
-    runner.run(coin_job("after", policy_class=after))
-    assert {found["dtype"] for found in after.found} == {torch.float32}
-    assert any(line.startswith("closing Untidy changed settings of the process") for line in caplog.messages)
 
 
 MODULE = """
@@ -385,3 +309,92 @@ def test_a_network_in_a_policy_server_is_asked_with_what_it_has_set_and_others_a
     assert torch.get_default_dtype() == torch.float32
     with pytest.raises(PolicyError, match="made of float64"):
         AskedNetwork(Doubles(), "policy 'other'", "another network").answer({})
+
+
+STUBBORN_LOOP = """
+import sys, time
+from isaaclab_arena.evaluation.process import watch_for_interruption
+with watch_for_interruption() as interruption:
+    print("looping", flush=True)
+    while not interruption.stop_requested():
+        time.sleep(0.01)
+    print("stopping", flush=True)
+    time.sleep(float(sys.argv[1]))
+sys.exit(interruption.exit_code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "exit_code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 128 + signal.SIGUSR1)],
+)
+def test_one_signal_asks_the_loop_to_stop(sent, exit_code):
+    before = signal.getsignal(sent)
+    with watch_for_interruption() as interruption:
+        assert not interruption.stop_requested()
+        assert interruption.exit_code == 0
+        os.kill(os.getpid(), sent)
+        assert interruption.stop_requested()
+        assert interruption.signal_number == sent
+        assert interruption.exit_code == exit_code
+    assert signal.getsignal(sent) is before
+
+
+@pytest.mark.parametrize(
+    ("first", "then_s", "dawdle_s", "exit_code"),
+    [
+        # The same signal sent twice is one request; after half a second a second one ends the process at once.
+        (signal.SIGTERM, 0.0, 0.3, 143),
+        pytest.param(signal.SIGINT, 0.6, 600.0, 143, marks=pytest.mark.slow),
+        # A warning before the time limit, and then its end.
+        (signal.SIGUSR1, 0.6, 600.0, 143),
+    ],
+)
+def test_a_second_signal_ends_the_process_at_once(first, then_s, dawdle_s, exit_code):
+    command = [sys.executable, "-c", STUBBORN_LOOP, str(dawdle_s)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "looping\n"
+        process.send_signal(first)
+        assert process.stdout.readline() == "stopping\n"
+        time.sleep(then_s)
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(timeout=60) == exit_code
+        finally:
+            process.kill()
+
+
+def test_a_guest_hands_a_second_signal_to_whoever_listened_before():
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    try:
+        with watch_as_guest() as interruption:
+            signal.raise_signal(signal.SIGUSR1)
+            assert (interruption.signal_number, heard) == (signal.SIGUSR1, [])
+            time.sleep(0.6)
+            signal.raise_signal(signal.SIGUSR1)
+            assert heard == [signal.SIGUSR1]
+        signal.raise_signal(signal.SIGUSR1)
+        assert heard == [signal.SIGUSR1] * 2
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_watch_keeps_the_words_of_an_earlier_process_and_leaves_none_itself_also_of_a_job_that_fails(tmp_path):
+    path = tmp_path / "watchdog.txt"
+    with pytest.raises(ZeroDivisionError), Watchdog(path).guard("lift", silence_s=9.0):
+        raise ZeroDivisionError
+    with Watchdog(path).guard("lift", silence_s=0.0):
+        assert not path.exists(), "any silence is allowed"
+    path.write_text("job 'reach' has made no control step for 9 s:\n...\n")
+    with Watchdog(path).guard("lift", silence_s=9.0):
+        assert "job 'lift'" in path.read_text()
+    assert path.read_text() == "job 'reach' has made no control step for 9 s:\n...\n"
+
+
+def test_last_words_that_cannot_be_written_are_a_storage_error(tmp_path):
+    (tmp_path / "logs").write_text("no directory")
+    watched = Watchdog(tmp_path / "logs" / "watchdog.txt").guard("lift", silence_s=9.0)
+    with pytest.raises(StorageError, match=r"cannot write .*watchdog\.txt"), watched:
+        pass

@@ -5,17 +5,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from isaaclab_arena.environments.arena.environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
-from isaaclab_arena.evaluation.running_episodes import RolloutLimits
+from isaaclab_arena.evaluation.rollout import (
+    EnvGroup,
+    EpisodeLoop,
+    StartingEpisodes,
+    next_starts,
+    pipelined_rollout,
+    rollout,
+)
+from isaaclab_arena.evaluation.running_episodes import RolloutLimits, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.environment_builder import EnvironmentWrapper
-from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.nested import leaves
@@ -26,9 +30,9 @@ from isaaclab_arena.sim.warp_backend import BufferSizes, WarpBackend, with_more_
 from tests.environments.building import build, episode
 from tests.environments.variations.varying import build_varied, everything
 from tests.fakes import Notebook
-from tests.fakes_environment import BoldPolicy, PushPolicy, ScriptedEnvironment, episodes
-from tests.pretend_backend import simulate_with_warp
-from tests.pretend_gpu import GPU
+from tests.fakes_environment import BoldPolicy, ScriptedEnvironment, episodes
+from tests.pretend_backend import pretended_environments, there
+from tests.pretend_gpu import GPU, PretendGpu
 
 NUM_ENVS, NUM_STEPS = 2, 4
 
@@ -109,58 +113,6 @@ def test_a_run_that_has_to_make_room_shows_the_same_bits_as_one_that_has_it(
     assert num_failed(cramped) == 1
 
 
-class LooksNowAndThen(ZeroActionPolicy):
-    """Looks at one env slot before every other step, and keeps what it has seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pictures: list[torch.Tensor] = []
-        self._num_calls = 0
-
-    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-        del env, starting
-        return [1] if self._num_calls % 2 else []
-
-    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        if self._num_calls % 2:
-            self.pictures += [pictures[[1]].cpu() for pictures in observation["camera_obs"].values()]
-        self._num_calls += 1
-        return super().get_action(env, observation)
-
-
-def test_pictures_that_were_announced_are_drawn_once_where_a_step_is_made_again(gpu, monkeypatch):
-    simulate_with_warp(monkeypatch)
-    options = {"device": GPU, "backend": "warp", "enable_cameras": True, "camera_size": 16}
-    roomy, cramped = (build(name, num_envs=NUM_ENVS, **options) for name in ("lift_object", "cramped_lift_object"))
-    policies = LooksNowAndThen(), LooksNowAndThen()
-    for env, policy in zip((roomy, cramped), policies, strict=True):
-        rollout(env, policy, map(episode, range(NUM_ENVS)), [], limits=RolloutLimits(max_steps=NUM_STEPS))
-    assert num_failed(cramped) == 1
-    assert roomy.pictures_drawn == cramped.pictures_drawn > 0
-    assert all(map(torch.equal, policies[0].pictures, policies[1].pictures))
-
-
-def test_a_step_that_was_not_made_leaves_everything_as_it_was():
-    env = build("cramped_lift_object", num_envs=NUM_ENVS, backend="warp")
-    conditions = [env.draw_conditions(episode(index).conditions_generator()) for index in range(NUM_ENVS)]
-    env.reset(torch.arange(NUM_ENVS), conditions)
-    action = torch.zeros((NUM_ENVS, *env.action_spec.shape))
-    for _ in range(2):
-        env.try_step(action)
-    before = env.snapshot()
-    step = env.try_step(action)
-    after = env.snapshot()
-    assert step.made is not None
-    assert not (step.made | step.terminated | step.truncated | step.diverged | step.reward.bool()).any()
-    assert before is not None
-    assert after is not None
-    for key in before.keys() - {"backend.ctrl"}:
-        np.testing.assert_array_equal(after[key].numpy(), before[key].numpy(), err_msg=key)
-    again = env.step_again()
-    assert again.made is not None
-    assert again.made.all()
-
-
 class Tries(ScriptedEnvironment):
     """Fails at first in every step."""
 
@@ -192,59 +144,78 @@ def test_observers_are_shown_no_step_that_was_not_made(sizes: tuple[int, ...]):
     assert any(record.saturated_action_share for record in notebooks[0].records)
 
 
-class Halves:
-    def step(self, action: torch.Tensor) -> Step:
-        return super().step(0.5 * action)  # pyright: ignore[reportAttributeAccessIssue]  of the class beside it
+NUM_SLOTS = 3
+WHICH_ENDED = "evaluation/running_episodes.py"
 
 
-class HasAStepOfItsOwn(Tries):
-    def step(self, action: torch.Tensor) -> Step:
-        return super().step(0.5 * action)
+@pytest.fixture
+def _physics_on_the_gpu(gpu: PretendGpu) -> Iterator[None]:
+    with pretended_environments():
+        yield
 
 
-class Wraps(EnvironmentWrapper):
-    def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
-        return self.real.reset(env_ids, conditions)
-
-    def step(self, action: torch.Tensor) -> Step:
-        return self.real.step(0.5 * action)
-
-
-class MixesInAStep(Halves, Tries):
-    pass
-
-
-class TriesAgain(HasAStepOfItsOwn):
-    """Has its own try over the step of the class above it."""
-
-    def try_step(self, action: torch.Tensor) -> Step:
-        return Tries.try_step(self, action)
+def begun(env: ArenaEnvironment, policy: PolicyBase) -> EpisodeLoop:
+    """Return a loop that has made a step: what is made once was made."""
+    loop = EpisodeLoop(
+        env,
+        policy,
+        iter([episode(index) for index in range(NUM_SLOTS)]),
+        [],
+        language_instruction=None,
+        limits=RolloutLimits(episode_timeout_s=3600.0),
+        stopwatch=Stopwatch(),
+    )
+    loop.reset(range(NUM_SLOTS))
+    assert make_step(loop) == []
+    return loop
 
 
-def test_an_environment_with_steps_of_its_own_over_one_that_tries_makes_its_own(caplog):
-    action = torch.zeros(1, 3)
-    for environment, is_tried in (
-        (Tries(1), True),
-        (HasAStepOfItsOwn(1), False),
-        (MixesInAStep(1), False),
-        (Wraps(Tries(1)), False),
-        (TriesAgain(1), True),
-    ):
-        environment.reset(torch.tensor([0]), [environment.draw_conditions(np.random.default_rng(0))])
-        assert (environment.try_step(action).made is not None) is is_tried
-    with caplog.at_level("INFO"):
-        type("Own", (Tries,), {"step": ScriptedEnvironment.step})
-    assert caplog.messages == ["Own has a 'step' of its own, so 'try_step' of its base is ignored"]
+def make_step(loop: EpisodeLoop) -> Sequence[int]:
+    answer = loop.act()
+    return loop.finish_step(answer, loop.environment.try_step(answer.action))
 
 
-class MakesNone(ScriptedEnvironment):
-    """Says of its steps that it made none, and cannot try them again."""
+def places_of_waits(gpu: PretendGpu, loop: EpisodeLoop) -> list[str]:
+    """Return the files that make the CPU wait in a control step, in order."""
+    gpu.waits.clear()
+    assert make_step(loop) == []
+    return [wait.where.partition(":")[0] for wait in gpu.waits]
 
-    def step(self, action: torch.Tensor) -> Step:
-        return replace(super().step(action), made=torch.zeros_like(self._running))
+
+def built(name: str = "lift_object", **options: Any) -> ArenaEnvironment:
+    return build(name, num_envs=NUM_SLOTS, device=GPU, backend="warp", **options)
 
 
-def test_an_environment_that_does_not_try_is_never_asked_again():
-    env = MakesNone(1)
-    with pytest.raises(TypeError, match="MakesNone"):
-        rollout(env, PushPolicy(), episodes(1), [])
+@pytest.mark.usefixtures("_physics_on_the_gpu")
+def test_steps_and_starts_of_episodes_have_one_wait_each_whatever_varies(gpu):
+    name = there("lift_object")
+    env = build_varied(name, everything(name), num_envs=NUM_SLOTS, device=GPU, backend="warp")
+    assert places_of_waits(gpu, begun(env, ScriptedPolicy())) == [WHICH_ENDED]
+    starting = StartingEpisodes(env, None, may_overlap=True)
+    gpu.waits.clear()
+    starting.begin(next_starts(env, [0, 2], iter([episode(7), episode(8)])), num_steps=0)
+    starting.finish(num_steps=0)
+    assert [wait.where.partition(":")[0] for wait in gpu.waits] == ["environments/arena/environment.py"]
+
+
+class Finishes(ZeroActionPolicy):
+    """Has nothing more to do in two env slots from the second step on."""
+
+    is_first = True
+
+    def finished(self) -> torch.Tensor:
+        done = torch.tensor([False, True, True]) & (not self.is_first)
+        self.is_first = False
+        return done
+
+
+@pytest.mark.usefixtures("_physics_on_the_gpu")
+def test_however_many_episodes_end_in_a_step_their_numbers_and_moments_are_read_with_a_wait_each(gpu):
+    loop = begun(built(there("lift_object")), Finishes())
+    gpu.waits.clear()
+    assert make_step(loop) == [1, 2]
+    assert [wait.where.partition(":")[0] for wait in gpu.waits] == [
+        WHICH_ENDED,
+        "distributed/devices.py",
+        "distributed/devices.py",
+    ]

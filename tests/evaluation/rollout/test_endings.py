@@ -7,21 +7,14 @@ from functools import partial
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena.environment import TableEnvironment
-from isaaclab_arena.environments.mdp.task import Verdict
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout, rollout
-from isaaclab_arena.evaluation.running_episodes import Ending, PolicyAnswer, RolloutLimits, RunningEpisodes, ending_of
+from isaaclab_arena.evaluation.running_episodes import Ending, RolloutLimits, ending_of
 from isaaclab_arena.interfaces.environment import Observation, Step
-from isaaclab_arena.interfaces.environment_builder import Background, EnvironmentWrapper
-from isaaclab_arena.interfaces.episode import Conditions, Episode, Outcome
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
-from isaaclab_arena.interfaces.specs import ArraySpec
-from tests.environments.building import build, hold_still, start
+from isaaclab_arena.interfaces.environment_builder import Background
+from isaaclab_arena.interfaces.episode import Conditions, Outcome
 from tests.fakes import Notebook
-from tests.fakes_environment import SOLVED_LENGTHS, ActionLog, PushPolicy, ScriptedEnvironment, episodes
-
-# Env slots that are reset elsewhere rest for a fixed number of the others' control steps, then begin.
+from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
 
 
 class Elsewhere(ScriptedEnvironment, Background):
@@ -73,16 +66,6 @@ class Lasting(Elsewhere):
         return {**conditions, "script.length": 8 if episode.episode_index % 2 else 3}
 
 
-class Wrapper(EnvironmentWrapper):
-    """Resets another environment."""
-
-    def reset(self, env_ids, conditions):
-        return self.real.reset(env_ids, conditions)
-
-    def step(self, action):
-        return self.real.step(action)
-
-
 def played(environment, number: int = 12, **options) -> tuple[dict[int, torch.Tensor], list]:
     log, notebook = ActionLog(), Notebook()
     rollout(environment, PushPolicy(), episodes(number), [log, notebook], **options)
@@ -110,73 +93,9 @@ def test_others_make_the_same_number_of_steps_however_long_a_reset_takes_then_it
     assert environment.said[begun + 1 : waited + 1] == [step, step, ("finish", [0])]
 
 
-def test_of_two_resets_that_were_begun_one_after_the_other_only_the_first_is_waited_for_in_its_turn():
-    class Later(Lasting):
-        """Episodes that take 3, 4, 8, 8 … steps."""
-
-        def vary_conditions(self, conditions, episode) -> Conditions:
-            return {**conditions, "script.length": {0: 3, 1: 4}.get(episode.episode_index, 8)}
-
-    environment = Later(3)
-    rollout(environment, PushPolicy(), episodes(5), [])
-    step, first = ("step", []), environment.said.index(("begin", [0]))
-    waited = ("begin", [1]), step, ("finish", [0]), step, ("finish", [1])
-    assert environment.said[first : first + 7] == [("begin", [0]), step, *waited]
-
-
-def test_no_step_is_waited_for_where_no_other_episode_is_under_way():
-    environment = Lasting(1)
-    rollout(environment, PushPolicy(), episodes(2), [])
-    step, once = ("step", []), [("begin", [0]), ("finish", [0])]
-    assert environment.said == [*once, *[step] * 3, *once, *[step] * 8]
-
-
-def test_observers_see_an_episode_begin_when_it_is_its_turn_and_its_time_counts_from_there():
-    class Turns(Observer):
-        """Notes at which control step each episode begins."""
-
-        num_steps = 0
-
-        def __init__(self) -> None:
-            self.begun: dict[int, int] = {}
-
-        def on_episode_start(self, environment, starts, observation) -> None:
-            self.begun.update((start.episode.episode_index, self.num_steps) for start in starts)
-            assert [start.env_id for start in starts] == sorted(start.env_id for start in starts)
-
-        def on_step(self, environment, transition) -> None:
-            self.num_steps += 1
-
-    turns = Turns()
-    rollout(Lasting(2), PushPolicy(), episodes(4), [turns])
-    assert turns.begun == {0: 0, 1: 0, 2: 5, 3: 8}
-
-
-def test_an_episode_that_is_solved_where_it_starts_is_over_when_it_is_its_turn():
-    class SolvedElsewhere(Elsewhere):
-        """Episodes that would take `SOLVED_LENGTHS` are solved at their start."""
-
-        def solved_at_start(self, env_ids):
-            return [int(self._length[env_id]) in SOLVED_LENGTHS for env_id in env_ids]
-
-    _, records = played(SolvedElsewhere(2), 20)
-    assert [record.episode.episode_index for record in records] == list(range(20))
-    assert {record.length for record in records} >= {0, 5}
-
-
-@pytest.mark.parametrize("wraps", [True, False])
-def test_nothing_is_begun_early_where_steps_are_counted_or_a_wrapper_resets(wraps):
-    real = Lasting(2)
-    environment = Wrapper(real) if wraps else real
-    limits = RolloutLimits() if wraps else RolloutLimits(max_steps=12)
-    rollout(environment, PushPolicy(), episodes(40 if not wraps else 4), [], limits=limits)
-    assert {said for said, _ in real.said} == {"step"}
-
-
-def test_episodes_that_carry_a_state_start_at_once():
-    environment = Elsewhere(2)
-    saved = [replace(each, start_state={"integration_state": torch.ones(3).numpy()}) for each in episodes(4)]
-    rollout(environment, PushPolicy(), saved, [])
+def test_nothing_is_begun_early_where_steps_are_counted():
+    environment = Lasting(2)
+    rollout(environment, PushPolicy(), episodes(40), [], limits=RolloutLimits(max_steps=12))
     assert {said for said, _ in environment.said} == {"step"}
 
 
@@ -208,19 +127,6 @@ def test_a_policy_that_is_lost_leaves_no_reset_unanswered(groups):
     with pytest.raises(PolicyLostError):
         play(episodes(9), [])
     assert [environment.starting for environment in environments] == [[]] * groups
-
-
-def test_groups_that_take_turns_start_episodes_beside_their_own_steps():
-    notebook, environments = Notebook(), [Lasting(2), Lasting(2)]
-    groups = [EnvGroup(environment=each, policy=PushPolicy()) for each in environments]
-    pipelined_rollout(groups, episodes(12), [notebook])
-    assert sorted(record.episode.episode_index for record in notebook.records) == list(range(12))
-
-
-# How an episode ended where several reasons come together, in every combination of them.
-
-
-BOTH = (False, True)
 
 
 def step(*, terminated: bool, truncated: bool, success: bool | None, diverged: bool, **more) -> Step:
@@ -267,93 +173,3 @@ def test_reasons_that_coincide_have_an_order_and_diverged_physics_comes_before_e
     assert ending_of(step(**usual, diverged=True), 0) == broken
     told = step(**usual, diverged=True, errors={0: "it fell apart"})
     assert ending_of(told, 0) == replace(broken, error="it fell apart")
-
-
-def under_way() -> RunningEpisodes:
-    running = RunningEpisodes(1, torch.device("cpu"), ArraySpec(shape=(1,)))
-    episode = Episode(job="j", episode_index=0, seed=0)
-    running.begin([EpisodeStart(env_id=0, episode=episode, conditions={}, language_instruction="")], now_s=0.0)
-    return running
-
-
-def test_episodes_that_nothing_repeats_are_errors():
-    running = under_way()
-    assert running.late(now_s=2.5, limit_s=2.5) == {}
-    out_of_time = running.late(now_s=2.6, limit_s=2.5)[0]
-    assert (out_of_time.outcome, out_of_time.termination) == (Outcome.ERROR, "episode_timeout")
-    assert out_of_time.success is None
-
-
-def answered(*, finished: bool | None) -> PolicyAnswer:
-    """Answers of a policy for one env slot."""
-    done = None if finished is None else torch.tensor([finished])
-    return PolicyAnswer(action=torch.zeros(1, 1), finished=done, unusable=torch.tensor([False]))
-
-
-def test_an_env_slot_that_rests_does_not_end_again():
-    running = under_way()
-    last = step(terminated=True, truncated=False, success=True, diverged=False)
-    over = running.over(answered(finished=None), last, max_length=10)
-    running.count(last)
-    (record,) = running.end(over or {})
-    assert (record.length, record.episode_return, record.success) == (1, 1.0, True)
-    assert running.over(answered(finished=True), last, max_length=10) == {}
-    assert (running.num_running, running.num_finished) == (0, 1)
-
-
-def test_an_episode_may_end_on_the_last_step_it_has_and_not_after():
-    running = under_way()
-    on = step(terminated=False, truncated=False, success=False, diverged=False)
-    for _ in range(2):
-        assert running.over(answered(finished=None), on, max_length=3) == {}
-        running.count(on)
-    assert list(running.over(answered(finished=True), on, max_length=3) or {}) == [0]
-    with pytest.raises(Exception, match="made 3 steps"):
-        running.over(answered(finished=None), on, max_length=3)
-
-
-# The task says solved or lost, on the last step that there is or before it: terminated, truncated, success.
-IN_THE_ENVIRONMENT = [
-    ((False, False, False), (False, False, False)),
-    ((False, False, True), (False, True, False)),
-    ((False, True, False), (True, False, False)),
-    ((False, True, True), (True, False, False)),
-    ((True, False, False), (True, False, True)),
-    ((True, False, True), (True, False, True)),
-    ((True, True, False), (True, False, True)),
-    ((True, True, True), (True, False, True)),
-]
-
-
-def say(env: TableEnvironment, *, solved: bool, lost: bool) -> None:
-    """Let the task of an environment say something, whatever happens."""
-    verdict = Verdict(reward=torch.ones(1), success=torch.tensor([solved]), lost=torch.tensor([lost]))
-    env.task.judge = lambda backend, running: verdict
-
-
-@pytest.fixture(scope="module")
-def reaching() -> TableEnvironment:
-    return build("reach")
-
-
-@pytest.mark.parametrize(("said", "made"), IN_THE_ENVIRONMENT)
-@pytest.mark.parametrize("diverges", BOTH)
-def test_success_and_loss_on_the_last_step_are_what_the_task_says_and_no_time_out(reaching, said, made, diverges):
-    solved, lost, on_the_last_step = said
-    start(reaching)
-    reaching.max_episode_length = 3 if on_the_last_step else 4
-    say(reaching, solved=False, lost=False)
-    before = [reaching.step(hold_still(reaching)) for _ in range(2)]
-    assert not any(bool(step.terminated | step.truncated) for step in before)
-    say(reaching, solved=solved, lost=lost)
-    if diverges:
-        reaching.backend.qpos[0] = torch.nan
-    last = reaching.step(hold_still(reaching))
-    assert last.success is not None
-    told = (bool(last.terminated), bool(last.truncated), bool(last.success))
-    assert told == ((False, False, False) if diverges else made)
-    assert bool(last.diverged) is diverges
-    assert float(last.reward) == (0.0 if diverges else 1.0)
-    if diverges or made[0] or made[1]:
-        after = reaching.step(hold_still(reaching))
-        assert not bool(after.terminated | after.truncated | after.diverged)

@@ -7,14 +7,13 @@ import torch
 
 from isaaclab_arena.errors import ArenaError, PolicyError, UnannouncedPictureError
 from isaaclab_arena.evaluation.batching import on_fixed_batch
-from isaaclab_arena.evaluation.rollout import Readers, next_starts, pipelined_rollout, rollout
-from isaaclab_arena.evaluation.running_episodes import Stopwatch
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyTraits
 from isaaclab_arena.interfaces.specs import Pictures
 from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
-from tests.fakes_environment import ActionLog, BlindLog, PushPolicy, ScriptedEnvironment, episodes, groups_of
+from tests.fakes_environment import ActionLog, BlindLog, PushPolicy, ScriptedEnvironment, episodes
 
 
 class Looks(PolicyBase[None]):
@@ -86,24 +85,6 @@ def test_actions_are_those_that_every_picture_gives_and_half_of_them_are_drawn()
         assert drawn < sum(map(len, expected.values()))
 
 
-def test_a_policy_that_never_looks_has_nothing_drawn():
-    _, drawn = played(NeverLooks())
-    assert drawn == 0
-
-
-class NamesNoStart(LooksEverySecondStep):
-    """What it named for a step does not hold for the episode that starts afterwards."""
-
-    _first = True
-
-    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-        return range(env.num_envs) if not starting or self._first else ()
-
-    def start_episodes(self, env, starts) -> None:
-        super().start_episodes(env, starts)
-        self._first = False
-
-
 @pytest.mark.parametrize(
     ("policy", "batch", "watches"),
     [
@@ -111,7 +92,6 @@ class NamesNoStart(LooksEverySecondStep):
         (LooksAnyway, None, [Observer()]),
         (LooksAnyway, None, [ActionLog()]),
         (LooksAnyway, 8, []),
-        (NamesNoStart, None, [ActionLog()]),
     ],
 )
 def test_a_policy_that_looks_without_a_word_is_named_whatever_else_watches_or_fills_its_batch(policy, batch, watches):
@@ -123,25 +103,18 @@ class LooksAtPictures(LooksEverySecondStep):
     """Says that it announces pictures, and keeps the form in which it gets them."""
 
     traits = PolicyTraits(pictures="announced")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shown: list[Pictures] = []
+    pictures_to_see = LooksEverySecondStep.pictures_to_see
+    shown: tuple[Pictures, ...] = ()
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        self.shown.append(observation["camera_obs"]["front"])
+        self.shown += (observation["camera_obs"]["front"],)
         return super().get_action(env, observation)
-
-    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
-        return super().pictures_to_see(env, starting)
 
 
 @pytest.mark.parametrize("lazily", [True, False])
 def test_a_class_that_says_that_it_announces_gets_pictures_in_every_step(lazily):
-    expected, _ = played(LooksEverySecondStep(), lazily=False)
     policy = LooksAtPictures()
-    assert_same(played(policy, lazily=lazily)[0], expected)
-    assert all(isinstance(each, Pictures) and len(each.frames) == len(each.env_ids) for each in policy.shown)
+    assert_same(played(policy, lazily=lazily)[0], played(LooksEverySecondStep(), lazily=False)[0])
     # The first steps of all three episodes are seen, the second ones only if every picture is drawn anyway.
     assert [each.env_ids for each in policy.shown[:2]] == [(0, 1, 2), () if lazily else (0, 1, 2)]
 
@@ -153,101 +126,18 @@ def test_a_class_that_acts_otherwise_than_its_base_sees_all_whatever_its_base_an
     assert_same(played(policy())[0], played(Looks(), lazily=False)[0])
 
 
-def test_groups_that_take_turns_announce_for_themselves():
-    log = BlindLog()
-    environments = [DrawnOnDemand(ScriptedEnvironment(size, cameras=True)) for size in (2, 1)]
-    pipelined_rollout(groups_of(environments, LooksEverySecondStep), episodes(9), [log])
-    assert_same(log.actions, played(LooksEverySecondStep(), lazily=False)[0])
-
-
-class Watches(Observer):
-    """Keeps how bright the pictures were that it was shown before and after each step."""
-
-    def __init__(self) -> None:
-        self.seen: list[list[float]] = []
-
-    def on_step(self, environment, transition) -> None:
-        for observation in (transition.observation, transition.step.observation):
-            self.seen.append(observation["camera_obs"]["front"].float().mean(dim=(1, 2, 3)).tolist())
-
-
-def test_an_observer_sees_every_picture_unless_it_says_that_it_does_not():
-    lazily, eagerly = Watches(), Watches()
-    played(LooksEverySecondStep(), watches=[lazily])
-    played(LooksEverySecondStep(), lazily=False, watches=[eagerly])
-    assert lazily.seen == eagerly.seen
-
-
-class WatchesOneEpisode(Observer):
-    """Keeps how bright the pictures of one episode were, and announces them and no others."""
-
-    def __init__(self, episode_index: int) -> None:
-        self.seen: list[float] = []
-        self._episode_index, self._env_id = episode_index, None
-
-    def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
-        mine = [each.env_id for each in starting if each.episode.episode_index == self._episode_index]
-        return mine if self._env_id is None else [self._env_id]
-
-    def on_episode_start(self, environment, starts, observation) -> None:
-        for start in starts:
-            if start.episode.episode_index == self._episode_index:
-                self._env_id = start.env_id
-                self._look(observation)
-
-    def on_step(self, environment, transition) -> None:
-        if self._env_id is not None:
-            self._look(transition.observation)
-            self._look(transition.step.observation)
-
-    def on_episode_end(self, environment, record) -> None:
-        if record.env_id == self._env_id:
-            self._env_id = None
-
-    def _look(self, observation: Observation) -> None:
-        self.seen.append(float(observation["camera_obs"]["front"][self._env_id].float().mean()))
-
-
-@pytest.mark.parametrize("policy", [NeverLooks, LooksEverySecondStep, Looks])
-def test_an_observer_that_names_env_slots_has_those_drawn_and_is_shown_them(policy):
-    lazily, eagerly = WatchesOneEpisode(4), WatchesOneEpisode(4)
-    actions, drawn = played(policy(), watches=[lazily])
-    expected, _ = played(policy(), lazily=False, watches=[eagerly])
-    _, drawn_without = played(policy())
-    assert lazily.seen == eagerly.seen
-    assert len(lazily.seen) == 1 + 2 * len(actions[4])
-    assert_same(actions, expected)
-    most = {NeverLooks: 1 + len(actions[4]), LooksEverySecondStep: len(actions[4]) - len(actions[4]) // 2, Looks: 0}
-    assert drawn - drawn_without == most[policy]
-
-
-class Peeks(Watches):
+class Peeks(Observer):
     """Looks without a word."""
 
     sees_pictures = False
-
-
-class LooksBesides(WatchesOneEpisode):
-    """Looks at other env slots than it named."""
 
     def on_step(self, environment, transition) -> None:
         float(transition.step.observation["camera_obs"]["front"].float().mean())
 
 
-class WatchesWhatItNamedBefore(WatchesOneEpisode):
-    """Names its env slot before the reset alone, and goes on to look."""
-
-    def pictures_to_see(self, environment: Environment, starting: Sequence[EpisodeStart]) -> Sequence[int] | None:
-        return [each.env_id for each in starting]
-
-
-@pytest.mark.parametrize(
-    ("policy", "observer"),
-    [(NeverLooks(), Peeks()), (Looks(), LooksBesides(4)), (Looks(), WatchesWhatItNamedBefore(0))],
-)
-def test_an_observer_that_looks_at_what_it_did_not_name_is_named(policy, observer):
-    with pytest.raises(UnannouncedPictureError, match=f"{type(observer).__name__} looks at 'front'"):
-        played(policy, watches=[observer])
+def test_an_observer_that_looks_at_what_it_did_not_name_is_named():
+    with pytest.raises(UnannouncedPictureError, match="Peeks looks at 'front'"):
+        played(NeverLooks(), watches=[Peeks()])
 
 
 @pytest.mark.parametrize("wrong", [[3], "front", [[0, 1], [2]]])
@@ -266,13 +156,3 @@ def test_an_announcement_that_names_no_env_slots_is_refused_and_the_policys_come
         played(Wrong(), watches=[Watching()])
     with pytest.raises(ArenaError, match=r"Watching\.pictures_to_see .* below 3"):
         played(NeverLooks(), watches=[Watching()])
-
-
-def test_what_somebody_wanted_is_counted_whatever_is_drawn():
-    for policy, eager, looked_at in ((NeverLooks(), True, 0), (Looks(), False, 3), (LooksEverySecondStep(), True, 2)):
-        environment = DrawnOnDemand(ScriptedEnvironment(3, cameras=True))
-        watch = Stopwatch()
-        readers = Readers(environment, policy, [BlindLog(), *([Observer()] if eager else [])], watch)
-        pending = iter(episodes(3))
-        readers.before_reset(next_starts(environment, [0, 2] if looked_at == 2 else [0, 1, 2], pending))
-        assert watch.pictures_looked_at == looked_at

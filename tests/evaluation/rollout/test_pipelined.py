@@ -4,19 +4,16 @@ import threading
 import time
 
 import pytest
-import torch
 
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.rollout import EnvGroup, pipelined_rollout
 from isaaclab_arena.evaluation.running_episodes import RolloutLimits
-from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import Background
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.observer import Observer
 from tests.evaluation.rollout.test_rollout import episodes, toss
 from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugPolicy, SurePolicy, shrugging
-from tests.fakes_environment import PushPolicy, ScriptedEnvironment, groups_of
-from tests.fakes_environment import episodes as push_episodes
+from tests.fakes_environment import groups_of
 
 SOON_S = 20.0
 """Longer than anything here takes, and short enough for a test that would otherwise hang."""
@@ -41,54 +38,26 @@ def test_every_planned_episode_runs_exactly_once_in_whichever_group(sizes):
     assert num_steps == sum(record.length for record in notebook.records)
 
 
-class Meeting:
-    """Where the simulation of one group and the policy of the other wait for each other."""
-
-    def __init__(self) -> None:
-        self.simulating = threading.Semaphore(0)
-        self.acted = threading.Semaphore(0)
-        self.num_meetings = 0
-
-
-class MeetsThePolicy(CoinEnvironment):
-    """Its steps are over only when the policy has acted for another group meanwhile."""
-
-    def __init__(self, meeting: Meeting) -> None:
-        super().__init__(CoinConfig(success_rate=0.0, failure_step=5), 1)
-        self.meeting = meeting
-
-    def step(self, action):
-        self.meeting.simulating.release()
-        assert self.meeting.acted.acquire(timeout=SOON_S), "the policy did not act while this was simulated"
-        return super().step(action)
-
-
-class MeetsTheSimulation(ShrugPolicy):
-    """Acts only while another group is simulated."""
-
-    def __init__(self, meeting: Meeting) -> None:
-        super().__init__()
-        self.meeting = meeting
-
-    def get_action(self, env, observation):
-        assert self.meeting.simulating.acquire(timeout=SOON_S), "nothing was simulated while the policy acted"
-        self.meeting.acted.release()
-        self.meeting.num_meetings += 1
-        return super().get_action(env, observation)
-
-
 def test_the_policy_acts_for_one_group_while_another_is_simulated():
-    meeting = Meeting()
+    simulating, acted = threading.Semaphore(0), threading.Semaphore(0)
+
+    class MeetsThePolicy(CoinEnvironment):
+        def step(self, action):
+            simulating.release()
+            assert acted.acquire(timeout=SOON_S), "the policy did not act while this was simulated"
+            return super().step(action)
+
+    def meet_the_simulation(*_) -> None:
+        assert simulating.acquire(timeout=SOON_S), "nothing was simulated while the policy acted"
+        acted.release()
+
+    config, policy = CoinConfig(success_rate=0.0, failure_step=5), shrugging(meet_the_simulation)()
     groups = [
-        EnvGroup(environment=MeetsThePolicy(meeting), policy=ShrugPolicy()),
-        EnvGroup(
-            environment=CoinEnvironment(CoinConfig(success_rate=0.0, failure_step=5), 1),
-            policy=MeetsTheSimulation(meeting),
-        ),
+        EnvGroup(environment=MeetsThePolicy(config, 1), policy=ShrugPolicy()),
+        EnvGroup(environment=CoinEnvironment(config, 1), policy=policy),
     ]
-    result = pipelined_rollout(groups, episodes(2), [])
-    assert result.finished_episodes == 2
-    assert meeting.num_meetings == 5
+    assert pipelined_rollout(groups, episodes(2), []).finished_episodes == 2
+    assert policy.num_calls == 5
 
 
 def test_groups_take_turns_in_a_fixed_order():
@@ -102,19 +71,6 @@ def test_groups_take_turns_in_a_fixed_order():
     environments[0].pause_s = 0.02
     pipelined_rollout(groups_of(environments, SurePolicy), episodes(2), [Order()])
     assert order[:4] == [0, 1, 0, 1]
-
-
-def test_policies_and_observers_are_called_in_the_thread_of_the_caller_only():
-    called_in = set()
-
-    def note(*_) -> None:
-        called_in.add(threading.get_ident())
-
-    noted = shrugging(note)
-    names = ("on_episode_start", "on_step", "on_episode_end")
-    observer = type("Noting", (Observer,), dict.fromkeys(names, note))()
-    pipelined_rollout(coin_groups(2, 2, policies=[noted(), noted()]), episodes(9), [observer])
-    assert called_in == {threading.get_ident()}
 
 
 class Explodes(CoinEnvironment):
@@ -174,16 +130,6 @@ def test_steps_that_are_made_elsewhere_need_no_thread(policy):
     assert not [name for name in threads if name.startswith("simulation")]
 
 
-def test_a_step_of_ones_own_around_an_environment_whose_steps_are_made_elsewhere_is_made():
-    class Own(Elsewhere):
-        def step(self, action):
-            return CoinEnvironment.step(self, action)
-
-    environments = [Own(CoinConfig(), 1), Own(CoinConfig(), 1)]
-    pipelined_rollout(groups_of(environments, SurePolicy), episodes(9), [])
-    assert [each.num_begun for each in environments] == [0, 0]
-
-
 def test_what_was_begun_elsewhere_is_finished_when_another_step_raises():
     class Falls(Elsewhere):
         def finish_step(self):
@@ -221,58 +167,9 @@ def test_steps_under_way_at_a_stop_request_are_finished_and_observed():
     assert result.cut_episodes == 2
 
 
-def test_every_group_may_make_the_steps_that_a_job_is_limited_to():
-    notebook = Notebook()
-    result = pipelined_rollout(coin_groups(2, 2), episodes(200), [notebook], limits=RolloutLimits(max_steps=30))
-    assert len(notebook.transitions) == 2 * 30
-    assert sum(transition.num_running for transition in notebook.transitions) == 4 * 30
-    num_started = sum(line.startswith("start") for line in notebook.lines)
-    assert num_started == result.finished_episodes + result.cut_episodes
-
-
-class Slots(Observer):
-    """Notes which env slots run episodes."""
-
-    def __init__(self) -> None:
-        self.used: set[tuple[Environment, int]] = set()
-
-    def on_episode_end(self, environment, record) -> None:
-        self.used.add((environment, record.env_id))
-
-
 def test_env_slots_that_may_be_used_are_shared_among_the_groups():
-    slots, groups = Slots(), coin_groups(4, 4)
+    used, groups = set(), coin_groups(4, 4)
+    ended = {"on_episode_end": lambda _, environment, record: used.add((environment, record.env_id))}
+    slots = type("Slots", (Observer,), ended)()
     pipelined_rollout(groups, episodes(20), [slots], limits=RolloutLimits(max_envs=3))
-    assert slots.used == {(groups[0].environment, 0), (groups[0].environment, 1), (groups[1].environment, 0)}
-
-
-class Trajectories(Observer):
-    """Keeps what each episode saw and did."""
-
-    def __init__(self) -> None:
-        self.steps: dict[int, list[torch.Tensor]] = {}
-        self._episodes: dict[tuple[Environment, int], int] = {}
-
-    def on_episode_start(self, environment, starts, observation) -> None:
-        for start in starts:
-            self._episodes[environment, start.env_id] = start.episode.episode_index
-
-    def on_step(self, environment, transition) -> None:
-        for env_id in torch.nonzero(transition.running).flatten().tolist():
-            seen = transition.observation["policy"]["position"][env_id]
-            together = torch.cat([seen, transition.action[env_id], transition.step.reward[env_id, None]])
-            self.steps.setdefault(self._episodes[environment, env_id], []).append(together)
-
-
-def trajectories(*sizes: int) -> dict[int, torch.Tensor]:
-    observer = Trajectories()
-    groups = [EnvGroup(environment=ScriptedEnvironment(size), policy=PushPolicy()) for size in sizes]
-    pipelined_rollout(groups, push_episodes(30), [observer])
-    return {index: torch.stack(steps) for index, steps in observer.steps.items()}
-
-
-def test_an_episode_is_the_same_in_whichever_group_it_runs():
-    alone, divided = trajectories(6), trajectories(3, 3)
-    assert alone.keys() == divided.keys()
-    for index, steps in alone.items():
-        assert torch.equal(steps.nan_to_num(), divided[index].nan_to_num())
+    assert used == {(groups[0].environment, 0), (groups[0].environment, 1), (groups[1].environment, 0)}

@@ -67,15 +67,6 @@ def test_what_an_episode_is_does_not_depend_on_the_batch(num_envs):
         assert record.episode_return == record.metrics["clock"] == record.length
 
 
-def test_an_env_slot_that_finishes_takes_the_next_episode_at_once():
-    _, notebook, _ = run(2, 6)
-    ends = [line.split()[-1] for line in notebook.lines if line.startswith("end")]
-    for position, line in enumerate(notebook.lines[2:-2], start=2):
-        if line.startswith("end"):
-            assert notebook.lines[position + 1].startswith(("start", "end"))
-    assert len(ends) == 6
-
-
 def test_diverged_physics_is_an_error_and_never_a_success_and_the_others_go_on():
     _, notebook, _ = run(4, 40, CoinConfig(diverge_every=3))
     errors = [record for record in notebook.records if record.outcome is Outcome.ERROR]
@@ -133,21 +124,6 @@ def test_an_episode_that_ends_in_the_step_that_takes_too_long_has_ended():
     limits = RolloutLimits(episode_timeout_s=0.95)
     _, notebook, _ = run(1, 1, HEADS, limits=limits, stopwatch=TenthsOfASecond())
     assert [record.outcome for record in notebook.records] == [Outcome.SUCCESS]
-
-
-def test_an_env_slot_that_ran_out_of_time_and_takes_no_other_episode_is_ignored():
-    limits = RolloutLimits(episode_timeout_s=2.5)
-    _, notebook, _ = run(2, 3, limits=limits, stopwatch=TenthsOfASecond())
-    assert sorted(record.episode.episode_index for record in notebook.records) == [0, 1, 2]
-    assert all(bool(transition.running.any()) for transition in notebook.transitions)
-
-
-def test_what_is_raised_between_two_steps_ends_the_rollout():
-    def too_late() -> bool:
-        raise ArenaError("the job is out of time")
-
-    with pytest.raises(ArenaError, match="out of time"):
-        run(2, 10, stop_requested=too_late)
 
 
 class Lost(ShrugPolicy):

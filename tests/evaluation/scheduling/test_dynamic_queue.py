@@ -4,21 +4,21 @@ import dataclasses
 import json
 import threading
 from collections import Counter
-from itertools import islice
+from typing import Any
 
 import pytest
 
-from isaaclab_arena.evaluation.claims import ClaimTable
+from isaaclab_arena.evaluation.claims import Blamed, Claim, ClaimTable, Death, Measured, Suspects
 from isaaclab_arena.evaluation.heartbeat import RankState, RankStatus, RankWatch, write_rank_status
 from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest, answer_watch, divided_jobs
-from isaaclab_arena.evaluation.queues import ClaimedEpisodes, DynamicQueue, queue_of_rank
+from isaaclab_arena.evaluation.planning import DividedJob, divided_jobs
+from isaaclab_arena.evaluation.queues import ClaimedEpisodes, DynamicQueue
+from isaaclab_arena.interfaces.episode import of_ranges
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.ledger import JobState, ReportedStatus
 from tests.evaluation.jobs import coin_job, settings
-from tests.fakes import Clock, CoinConfig, Notebook, ShrugPolicy
+from tests.fakes import Clock, CoinConfig
 from tests.results.evidence import attempt
 
 LEASE_S = 30.0
@@ -35,7 +35,6 @@ class World:
         self.clock = Clock()
         self.beating = set(range(world_size))
         self.beats = Counter()
-        self.looks = 0
         work = tuple(JobState(job=job.config.name) for job in jobs) if work is None else work
         self.attempt = attempt(1, world_size=world_size, jobs=work)
         for rank in range(world_size):
@@ -68,9 +67,7 @@ class World:
         return DynamicQueue(self.table(rank), world_size=self.attempt.world_size, clock=self.clock, **options)
 
     def table(self, rank: int) -> ClaimTable:
-        watch = CountingWatch(
-            self, self.directory, world_size=self.attempt.world_size, run_id=self.run_id, clock=self.clock
-        )
+        watch = RankWatch(self.directory, world_size=self.attempt.world_size, run_id=self.run_id, clock=self.clock)
         return ClaimTable(
             divided_jobs(self.jobs, self.attempt),
             self.directory,
@@ -92,18 +89,6 @@ class World:
                 line = json.loads(text)
                 committed.setdefault(line["episode_index"], []).append(line["rank"])
         return committed
-
-
-class CountingWatch(RankWatch):
-    """Counts how often a table reads what the other ranks did."""
-
-    def __init__(self, world: World, *arguments, **options) -> None:
-        super().__init__(*arguments, **options)
-        self.world = world
-
-    def look(self):
-        self.world.looks += 1
-        return super().look()
 
 
 def jobs_of(*lengths: int, **config):
@@ -191,20 +176,8 @@ def test_one_rank_runs_what_is_not_finished_longest_job_first(tmp_path):
     for name, indices in (("job0", [3, 4, 9]), ("job2", [0, 1, 2, 3, 4])):
         assert [line.episode_index for line in read_commits(tmp_path / name, name).lines] == indices
     assert not (tmp_path / "job1").exists()
-
-
-def test_several_ranks_share_one_job(tmp_path):
-    world = World(tmp_path, jobs_of(64))
-    first, second = (world.queue(rank).next_job() for rank in range(2))
-    assert first is not None
-    assert second is not None
-    assert first.job is second.job
-    takes = [task.take(range(64)) for task in (first, second)]
-    shares = [[], []]
-    for turn in range(64):
-        shares[turn % 2] += islice(takes[turn % 2], 1)
-    assert [len(share) for share in shares] == [32, 32]
-    assert sorted(shares[0] + shares[1]) == list(range(64))
+    notes = [json.loads(path.read_text()) for path in (tmp_path / "claims" / "attempt_1").glob("*.done")]
+    assert sum(note["episodes"] for note in notes) == 8, "what decides on the time that is left"
 
 
 @pytest.mark.parametrize(
@@ -256,71 +229,6 @@ def test_a_rank_waits_for_another_as_long_as_it_beats_and_takes_over_when_it_die
     assert (task and list(task.take(range(5)))) == gets
 
 
-def test_a_rank_of_a_run_takes_nothing_over_for_a_silence_during_which_the_machine_slept(tmp_path):
-    world = World(tmp_path, jobs_of(5))
-    options = RunOptions(assignment="dynamic", lease_s=LEASE_S)
-    request = RunRequest(jobs=world.jobs, config_hash="", source_file=None, command_line=(), options=options)
-    answers = answer_watch(tmp_path, (), 1, world.attempt.states, 0)
-    queue = queue_of_rank(
-        request, world.attempt, answers, output_directory=tmp_path, rank=0, stop_requested=lambda: False
-    )
-    assert isinstance(queue, DynamicQueue)
-    assert isinstance(queue.claims, ClaimTable)
-    table, watch = queue.claims, queue.claims.watch
-    assert watch is not None
-    table.clock = watch.clock = world.clock
-    claim_everything(world.queue(1))
-    assert table.claim_next(None) is None
-    world.clock.now_s += 300.0
-    assert table.claim_next(None) is None
-    found = []
-    for _ in range(int(LEASE_S)):
-        world.clock.now_s += 1.0
-        found.append(table.claim_next(None))
-    assert found[-1] is not None
-    assert not any(found[:-1])
-
-
-def test_a_request_to_stop_ends_the_wait(tmp_path):
-    world = World(tmp_path, jobs_of(5))
-    claim_everything(world.queue(1))
-    paused = []
-    queue = world.queue(0, pause=paused.append, stop_requested=lambda: len(paused) == 3)
-    assert queue.next_job() is None
-    assert len(paused) == 3
-
-
-def test_an_interrupted_rank_says_of_nothing_that_it_is_done(tmp_path):
-    world = World(tmp_path, jobs_of(5))
-    stopping = []
-    interrupted = world.queue(1, stop_requested=lambda: bool(stopping))
-    task = task_of(interrupted)
-    assert list(islice(task.take(range(5)), 2)) == [0, 1]
-    stopping.append(True)
-    interrupted.job_ended(task, failed=False)
-    world.beat(1, state=RankState.INTERRUPTED)
-    run_to_the_end(world, 0)
-    assert sorted(world.committed_by("job0")) == [0, 1, 2, 3, 4]
-
-
-def test_a_stopped_rank_loses_its_lease_and_drops_the_rest_when_it_wakes_up(tmp_path, caplog):
-    world = World(tmp_path, jobs_of(12, num_envs=1))
-    stopped = world.queue(1)
-    task = task_of(stopped)
-    taking = task.take(range(12))
-    assert list(islice(taking, 3)) == [0, 1, 2]
-    assert task.still_holds(2)
-    world.fall_silent(1)
-    world.pass_time(1.0)
-    run_to_the_end(world, 0)
-    assert world.clock.now_s >= LEASE_S
-    assert not task.still_holds(2)
-    assert list(taking) == []
-    assert caplog.text.count("others took over a part of job 'job0'") == 1
-    stopped.job_ended(task, failed=False)
-    assert stopped.next_job() is None
-
-
 def test_a_job_that_failed_is_not_tried_by_others_nor_waited_for(tmp_path):
     world = World(tmp_path, (*jobs_of(20), coin_job("bad", index=1, num_episodes=40, raise_at=6)))
     first, second = world.queue(0), world.queue(1)
@@ -352,80 +260,182 @@ def test_a_job_limited_by_steps_is_claimed_as_a_whole_and_taken_over_as_a_whole(
     assert log.unequal_episodes == ()
 
 
-class Storyteller(ShrugPolicy):
-    """Knows itself how many episodes it plays."""
-
-    def num_episodes(self) -> int:
-        return 6
+MEASURED = Measured(episodes=3, env_steps=300, seconds=1.5)
+CLAIMS = "claims/attempt_1"
+ENDED = (RankState.FINISHED, RankState.INTERRUPTED, RankState.FAILED)
 
 
-@pytest.mark.parametrize("finished_before", [(), ((0, 2),)])
-def test_a_job_of_which_only_the_policy_knows_the_length_is_taken_over_where_it_stopped(tmp_path, finished_before):
-    job = coin_job("story", policy_class=Storyteller, num_steps=None, num_envs=1, environment=SHORT)
-    world = World(tmp_path, (job,), work=(JobState(job="story", finished=finished_before),))
-    task = task_of(world.queue(1))
-    world.runner(1).run(task, [DiesAfter(2), *task.observers])
-    world.die(1)
-    assert run_to_the_end(world, 0) == ["story"]
-    first = finished_before[0][1] if finished_before else 0
-    assert world.committed_by("story") == {index: [1 if index < first + 2 else 0] for index in range(first, 6)}
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "logs").mkdir()
+    return tmp_path
 
 
-def test_a_job_that_owes_only_its_report_is_taken_by_one_rank(tmp_path):
-    world = World(tmp_path, jobs_of(5), work=(JobState(job="job0", finished=((0, 5),)),))
-    queue = world.queue(0)
-    task = task_of(queue)
-    assert task.num_episodes is None, "another rank may finish the job"
-    assert list(task.take(range(5))) == []
-    assert run_job(world.runner(0), queue, task) is ReportedStatus.COMPLETED
-    assert world.queue(1).next_job() is None
+def beat(directory, beat: int, *, rank: int = 1, **changes) -> None:
+    status = RankStatus(rank=rank, run_id="run")
+    write_rank_status(directory, dataclasses.replace(status, beat=beat, **{"state": RankState.RUNNING} | changes))
 
 
-def test_rebuilds_take_their_own_episodes_and_pieces_may_lie_across_their_borders(tmp_path):
-    world = World(tmp_path, jobs_of(11, num_rebuilds=3))
-    notebook = Notebook()
-    queue = world.queue(0)
-    task = task_of(queue)
-    assert run_job(world.runner(0), queue, task, [notebook]) is ReportedStatus.COMPLETED
-    assert sorted(record.episode.episode_index for record in notebook.records) == list(range(11))
-    assert world.queue(1).next_job() is None
-
-
-class TakesTime(Observer):
-    """Lets time pass with every episode, more of it in some jobs."""
-
-    def __init__(self, clock: Clock, seconds: dict[str, float]) -> None:
-        self.clock = clock
-        self.seconds = seconds
-
-    def on_episode_end(self, environment, record) -> None:
-        self.clock.now_s += self.seconds[record.episode.job]
-
-
-def test_what_was_measured_decides_what_comes_next(tmp_path):
-    """By the number of episodes ``quick1`` would come before ``slow1``."""
-    lengths = {"slow0": 35, "quick0": 30, "slow1": 10, "quick1": 20}
-    kinds = {"slow": CoinConfig(success_step=2, failure_step=2), "quick": CoinConfig(success_step=1, failure_step=1)}
-    jobs = tuple(
-        coin_job(name, index=index, num_episodes=length, environment=kinds[name[:-1]])
-        for index, (name, length) in enumerate(lengths.items())
+def table_of(directory, rank: int, *, pieces: int = 1, clock: Clock | None = None) -> ClaimTable:
+    clock = clock or Clock()
+    job = coin_job("job", num_episodes=pieces)
+    return ClaimTable(
+        {0: DividedJob(job=job, finished=(), pieces=tuple(((index, index + 1),) for index in range(pieces)))},
+        directory,
+        attempt(run_id="run", world_size=3),
+        RankWatch(directory, world_size=3, run_id="run", clock=clock),
+        rank=rank,
+        lease_s=LEASE_S,
+        clock=clock,
     )
-    world = World(tmp_path, jobs, world_size=1)
-    takes_time = TakesTime(world.clock, {name: 1.0 if name.startswith("slow") else 0.1 for name in lengths})
-    assert run_to_the_end(world, 0, observers=[takes_time]) == ["slow0", "quick0", "slow1", "quick1"]
 
 
-def test_thousands_of_jobs_are_claimed_without_looking_at_all_of_them_each_time(tmp_path):
-    """Listing the claims or ordering the jobs for every single job would take minutes."""
-    world = World(tmp_path, tuple(coin_job(f"job{index}", index=index) for index in range(1000)), world_size=1)
-    queue = world.queue(0)
-    claimed = set()
-    for _ in range(1000):
-        task = queue.next_job()
-        assert task is not None
-        claimed.add(task.job.config.name)
-        queue.job_ended(task, failed=False)
-        world.clock.now_s += 0.01
-    assert len(claimed) == 1000
-    assert queue.next_job() is None
-    assert world.looks <= 12
+def made(claim: Claim | None) -> Claim:
+    assert claim is not None
+    return claim
+
+
+def look_each_second(table: ClaimTable, clock: Clock, seconds: int) -> None:
+    for _ in range(seconds):
+        clock.now_s += 1.0
+        table.refresh()
+
+
+def claimed_by_rank_one(directory, clock: Clock) -> ClaimTable:
+    """Return the table of rank 0 once rank 1 has claimed the only piece."""
+    made(table_of(directory, 1).claim(0, 0))
+    table = table_of(directory, 0, clock=clock)
+    table.refresh()
+    return table
+
+
+def open_episodes(table: ClaimTable) -> int:
+    """Count the open pieces of the job; each has one episode."""
+    return len(of_ranges(table.state(0).open_pieces))
+
+
+def test_only_one_rank_takes_a_piece_over_and_its_owner_sees_that(directory):
+    owner, second, third = (table_of(directory, rank) for rank in range(3))
+    lost = made(owner.claim(0, 0))
+    for rank in (1, 2):
+        beat(directory, 1, rank=rank)
+    beat(directory, 1, rank=0, start_ticks=1)
+    second.refresh()
+    third.refresh()
+    taken = made(second.claim(0, 0))
+    assert (taken.generation, taken.taken_from) == (2, 0)
+    assert third.claim(0, 0) is None
+    assert not owner.holds(lost)
+    assert second.holds(taken)
+    owner.finish(lost, MEASURED)
+    assert not (directory / CLAIMS / "j000000_p00000.done").exists(), "its new owner will say so"
+
+
+def test_what_a_rank_finishes_or_gives_up_is_free_for_nobody_and_what_was_said_first_stands(directory):
+    first, second = table_of(directory, 0, pieces=3), table_of(directory, 1, pieces=3)
+    claim = made(first.claim(0, 0))
+    first.finish(claim, MEASURED)
+    said = (directory / CLAIMS / "j000000_p00000.done").read_bytes()
+    first.finish(claim, Measured(episodes=9, env_steps=9, seconds=9.0))
+    assert (directory / CLAIMS / "j000000_p00000.done").read_bytes() == said
+    second.refresh()
+    assert (open_episodes(second), second.state().num_unfinished_jobs) == (2, 1)
+    first.give_up(0)
+    second.refresh(now=True)
+    assert second.claim_next(None) is None
+    assert second.state().num_unfinished_jobs == 0
+
+
+def test_files_of_others_in_the_directory_are_no_claims(directory):
+    table = table_of(directory, 0)
+    names = (".nfs0001", "p1", "j000000_p00000.g0", "j000000_p00000.g1.tmp", "notes.txt", "j000000_p00000.g-1")
+    for name in (*names, "j000000_p00009.g1", "j000007_p00000.done"):
+        (directory / CLAIMS / name).write_text("{}")
+    table.refresh()
+    assert table.claim_next(None) is not None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b'{"rank"', b"[]", b'{"rank": "one", "run_id": "run"}', b"\xff", b'{"rank": 1, "run_id": "old"}']
+)
+def test_a_claim_of_which_nobody_knows_the_owner_lapses_after_a_lease(directory, content):
+    clock = Clock()
+    table = claimed_by_rank_one(directory, clock)
+    (directory / CLAIMS / "j000000_p00000.g1").write_bytes(content)
+    table = table_of(directory, 0, clock=clock)
+    table.refresh()
+    for number in range(29):
+        beat(directory, number)
+        look_each_second(table, clock, 1)
+        assert table.claim_next(None) is None
+    look_each_second(table, clock, 1)
+    claim = made(table.claim_next(None))
+    assert (claim.generation, claim.taken_from) == (2, None)
+
+
+@pytest.mark.parametrize("own_stop_s", [0.0, 600.0])
+def test_a_silent_rank_loses_its_claims_after_a_lease_that_this_one_watched_until_it_beats_again(directory, own_stop_s):
+    clock = Clock()
+    beat(directory, 1)
+    table = claimed_by_rank_one(directory, clock)
+    if own_stop_s:
+        # This rank was stopped itself.
+        clock.now_s = own_stop_s
+        table.refresh()
+    look_each_second(table, clock, 29)
+    assert open_episodes(table) == 0, "its process is there"
+    look_each_second(table, clock, 1)
+    assert open_episodes(table) == 1
+    beat(directory, 2)
+    look_each_second(table, clock, 1)
+    assert open_episodes(table) == 0
+
+
+GONE: list[dict[str, Any]] = [{"state": state} for state in RankState if state in ENDED] + [{"start_ticks": 1}]
+
+
+@pytest.mark.parametrize("changes", GONE, ids=str)
+def test_a_rank_that_works_no_more_or_whose_process_is_gone_loses_its_claims_at_once(directory, changes):
+    beat(directory, 1, **changes)
+    assert open_episodes(claimed_by_rank_one(directory, Clock())) == 1
+
+
+JOBS = (coin_job("coins", num_episodes=64), coin_job("steps", num_steps=100, index=1))
+DIVIDED = divided_jobs(JOBS, attempt(1, jobs=tuple(JobState(job=job.config.name) for job in JOBS)))
+CLAIM = Claim(job_index=0, piece=0)
+"""Of the episodes 0 to 7."""
+
+
+def suspects() -> Suspects:
+    return Suspects(DIVIDED)
+
+
+def death(rank: int, machine: str = "here") -> Death:
+    return Death(rank=rank, reason="a segmentation fault", machine=machine)
+
+
+def dies(under: Suspects, death: Death, claim: Claim = CLAIM, *, ended=(), num_machines: int = 1) -> list[Blamed]:
+    return under.die(death, [claim.key], lambda _: frozenset(ended), num_machines=num_machines)
+
+
+def test_an_episode_that_ended_begins_with_a_clean_slate():
+    under = suspects()
+    for rank in range(2):
+        under.begin(rank, CLAIM, 7, 7)
+        dies(under, death(rank))
+    assert under.give(Claim(job_index=0, piece=0, committed=((6, 8),))).suspects == ()
+    assert under.pieces(0) == frozenset()
+    # It is played alone now.
+    under.begin(2, under.give(CLAIM), 7, 7)
+    assert dies(under, death(2)) == []
+
+
+def test_a_single_machine_of_several_is_no_proof_against_a_job():
+    under = suspects()
+    assert [each for _ in range(3) for each in dies(under, death(0), num_machines=2)] == []
+    assert len(dies(under, death(1, "there"), num_machines=2)) == 1
+
+
+def test_a_job_that_runs_again_as_a_whole_has_three_lives_too():
+    under, claim = suspects(), Claim(job_index=1, piece=0)
+    assert [each.job_index for rank in range(3) for each in dies(under, death(rank), claim)] == [1]

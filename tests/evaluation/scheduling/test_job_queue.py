@@ -8,7 +8,7 @@ from isaaclab_arena.config.schema import Question
 from isaaclab_arena.evaluation.claims import Measured, Measurements, OpenWork, choose, expected_s, order_of_work
 from isaaclab_arena.evaluation.options import ASSIGNMENTS, ROUND_ROBIN, SPLIT
 from isaaclab_arena.evaluation.planning import pieces_of, split_shares
-from isaaclab_arena.evaluation.queues import FixedQueue, FixedShare, jobs_of_rank
+from isaaclab_arena.evaluation.queues import FixedQueue, jobs_of_rank
 from isaaclab_arena.interfaces.episode import count_episodes
 from isaaclab_arena.storage.ledger import JobState
 from tests.evaluation.jobs import coin_job
@@ -57,15 +57,6 @@ def test_a_job_of_unknown_length_or_that_owes_only_its_report_is_not_split_and_o
     assert of_rank(0, ALL[:1], jobs=(skipped,)) == []
 
 
-def test_the_queue_ends_after_its_last_job():
-    queue = FixedQueue(of_rank(0))
-    names = []
-    while (task := queue.next_job()) is not None:
-        names.append(task.job.config.name)
-        queue.job_ended(task, failed=False)
-    assert names == ["job0", "job2", "job4"]
-
-
 ASKED = (Question(name="q", jobs=("job3", "job1"), max_episodes=10),)
 
 
@@ -87,13 +78,6 @@ def test_compared_jobs_take_turns_on_the_rank_of_the_first_of_them():
     ]
 
 
-def test_ranks_that_split_jobs_share_each_round():
-    work = (ALL[1], ALL[3])
-    first, second = (turns_of(rank, work, assignment=SPLIT) for rank in range(2))
-    assert first == [("job1", [4, 5, 6, 7]), ("job3", [4, 5, 6, 7]), ("job1", [9]), ("job3", [9])]
-    assert second == [("job1", [0, 1, 2, 3]), ("job3", [0, 1, 2, 3]), ("job1", [8]), ("job3", [8])]
-
-
 def test_a_compared_job_that_owes_only_its_report_gets_a_turn_without_episodes():
     work = (JobState(job="job1", finished=((0, 10),)), JobState(job="job3", finished=((0, 7),)))
     assert turns_of(1, work) == [("job1", []), ("job3", [7]), ("job3", [8, 9])]
@@ -110,29 +94,6 @@ def test_no_turn_begins_of_a_job_that_is_over_or_has_failed_but_its_first_one():
     assert names == ["job0", "job1", "job3", "job1", "job2", "job4"]
 
 
-def test_a_share_hands_out_nothing_once_its_job_is_over():
-    answers = iter([False, False, True])
-    episodes = FixedShare(job=JOBS[0], is_over=lambda: next(answers))
-    assert list(episodes.take(range(10))) == [0, 1]
-
-
-def test_a_job_that_owes_only_its_report_is_asked_about_too():
-    asked = []
-
-    def is_over(job: str) -> bool:
-        asked.append(job)
-        return False
-
-    start = attempt(2, world_size=1, jobs=(JobState(job="job1", finished=((0, 10),)),))
-    (task,) = jobs_of_rank(JOBS, start, ROUND_ROBIN, rank=0, is_over=is_over)
-    assert (list(task.take(range(10))), asked) == ([], ["job1"])
-
-
-def test_a_share_without_an_end_is_handed_out_lazily():
-    indices = FixedShare(job=JOBS[0], finished=((0, 2),)).take(iter(range(10**9)))
-    assert [next(indices), next(indices)] == [2, 3]
-
-
 def episodes_in(ranges) -> list[int]:
     return [index for begin, end in ranges for index in range(begin, end)]
 
@@ -146,12 +107,6 @@ def test_shares_of_a_job_are_consecutive_and_differ_by_one_episode_at_most(remai
         assert max(sizes) - min(sizes) <= 1
         going_round = [shares[(first_rank + step) % world_size] for step in range(world_size)]
         assert [index for share in going_round for index in episodes_in(share)] == episodes_in(remaining)
-
-
-def test_the_longer_shares_of_a_job_come_first_from_the_rank_that_begins():
-    assert split_shares(((0, 11),), 4, first_rank=0) == [((0, 3),), ((3, 6),), ((6, 9),), ((9, 11),)]
-    assert split_shares(((0, 11),), 4, first_rank=3) == [((3, 6),), ((6, 9),), ((9, 11),), ((0, 3),)]
-    assert split_shares(((2, 4), (8, 11)), 2, first_rank=1) == [((9, 11),), ((2, 4), (8, 9))]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 8])

@@ -1,32 +1,32 @@
 """The directory of a run, and the contents it was planned with."""
 
 import dataclasses
-import functools
+import importlib
 import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from yaml.resolver import BaseResolver
 
-from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.catalog import CUBE, OBJECTS
-from isaaclab_arena.environments.tasks.velocity_go1 import VELOCITY_GO1
-from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.job import ContentReader, contents_of_jobs, package_content
-from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.run_start import common_directory
+from isaaclab_arena.environments.tasks.grasping import REACH
+from isaaclab_arena.evaluation.job import (
+    ContentReader,
+    contents_of_jobs,
+    modules_of,
+    modules_of_object,
+    source_files,
+)
 from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.sim.scene import ASSETS
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes, content_hash
 from isaaclab_arena.storage.ledger import make_output_directory
-from tests.distributed.threads import ranks_in_threads
 from tests.environments.six_axis import DESCRIPTION, MJCF
 from tests.evaluation.jobs import coin_job, config_of
-
-# The directory of a run, where the name that is given leads up.
+from tests.fakes import ShrugPolicy
 
 
 def test_a_way_up_in_a_name_makes_no_directory_on_the_way_and_leads_where_a_link_leads(tmp_path, monkeypatch):
@@ -37,55 +37,6 @@ def test_a_way_up_in_a_name_makes_no_directory_on_the_way_and_leads_where_a_link
     (tmp_path / "b" / "inner").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "b" / "inner")
     assert make_output_directory(output_dir="link/../out", output_base_dir="") == tmp_path / "b" / "out"
-
-
-# Ranks, as threads, look for the run's directory where each of them was told to.
-
-
-def seen_by_each(made: Path, options: Sequence[RunOptions]) -> list[str]:
-    """Finding of each rank, or the message of its error."""
-
-    def look(ranks: Ranks) -> str:
-        rank = ranks.context.rank
-        try:
-            return str(common_directory(ranks, options[rank], None if rank else made, delay_s=0.0))
-        except ConfigError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(len(options)) as threads:
-        return list(threads.map(look, ranks_in_threads(len(options))))
-
-
-def named(*directories: Path) -> list[RunOptions]:
-    return [RunOptions(output_dir=str(each)) for each in directories]
-
-
-def test_each_rank_sees_the_directory_by_its_own_name(tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "out")
-    asked = [tmp_path / "out", tmp_path / "link", tmp_path / "out"]
-    assert seen_by_each(asked[0], named(*asked)) == [*map(str, asked)]
-    assert list((tmp_path / "out").iterdir()) == []
-
-
-@pytest.mark.parametrize("base", ["outputs", "mounted"])
-def test_a_dated_directory_is_found_by_the_name_of_rank_0_or_in_the_own_base(tmp_path, base):
-    dated = tmp_path / "outputs" / "2026-01-01_00-00-00"
-    dated.mkdir(parents=True)
-    (tmp_path / "mounted").symlink_to(tmp_path / "outputs")
-    options = [RunOptions(), RunOptions(output_base_dir=str(tmp_path / base))]
-    assert [Path(each).resolve() for each in seen_by_each(dated, options)] == [dated] * 2
-
-
-def test_nodes_that_do_not_see_it_are_named_by_all_ranks_with_the_two_ways_out_though_not_all_of_many(tmp_path):
-    (tmp_path / "out").mkdir()
-    asked = named(tmp_path / "out", *[tmp_path / "own"] * 11, tmp_path / "out")
-    (said,) = {*seen_by_each(tmp_path / "out", asked)}
-    assert all(part in said for part in ("--output_dir", "rank 1 on", "rank 8 on", "and 3 more", "--cluster ray"))
-    assert "rank 9 on" not in said
-    assert "rank 12" not in said
-    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
-    assert list((tmp_path / "out").iterdir()) == []
 
 
 CARTPOLE = Path("models/cartpole")
@@ -112,37 +63,10 @@ def test_a_job_is_known_by_its_checkpoint_configuration_motion_and_saved_conditi
     assert one != other
 
 
-def test_a_file_that_many_jobs_share_is_read_once(tmp_path):
-    (tmp_path / "w.bin").write_bytes(b"weights")
-    read: list[Path] = []
-
-    def noted(path: Path) -> str:
-        read.append(path)
-        return content_hash(path)
-
-    reader = ContentReader(functools.cache(noted))
-    jobs = [
-        dataclasses.replace(
-            coin_job(str(index), index=index), policy_options={"weights_path": str(tmp_path / "w.bin"), "n": index}
-        )
-        for index in range(20)
-    ]
-    assert len({reader.read(each).policy["weights_path w.bin"] for each in jobs}) == 1
-    assert read.count(tmp_path / "w.bin") == 1
-
-
 def test_secrets_are_not_hashed_into_the_output_of_a_run(tmp_path):
     (tmp_path / "token").write_text("secret")
     job = dataclasses.replace(coin_job("a"), policy_options={"remote_api_token_file": str(tmp_path / "token")})
     assert not any("token" in name for name in contents_of_jobs([job])["a"].policy)
-
-
-def test_an_environment_of_an_installed_package_is_known_by_its_version_and_files():
-    found = package_content("yaml")
-    assert found is not None
-    assert found.startswith("PyYAML ")
-    assert ", files " in found
-    assert package_content("no_such_package_anywhere") is None
 
 
 def test_a_gymnasium_environment_of_ones_own_is_known_by_its_source_also_in_another_interpreter():
@@ -188,10 +112,53 @@ def test_an_object_of_ones_own_is_known_by_its_file_under_the_role_that_it_has_i
     assert [name for name, _ in changes(before, now)] == ["object own_cube.xml"]
 
 
-def test_an_option_called_object_of_a_task_on_a_floor_needs_no_registered_object():
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Options(ViewportOptions):
-        object: str = "a word of the author's own"
+@pytest.fixture
+def package(tmp_path, monkeypatch) -> Iterator[Path]:
+    directory = tmp_path / "package_of_a_stranger"
+    (directory / "deep").mkdir(parents=True)
+    for name in ("__init__", "deep/__init__", "deep/weights", "lazy", "relative", "nobody"):
+        (directory / f"{name}.py").touch()
+    (directory / "policy.py").write_text(
+        "import json, torch\n"
+        "from . import relative\n"
+        "from package_of_a_stranger.deep.weights import *\n"
+        "import beside_it\n"
+        "def late():\n    from package_of_a_stranger import lazy\n"
+        "class Base: ...\nclass Policy(Base): ...\n"
+    )
+    (tmp_path / "beside_it.py").write_text("import package_of_a_stranger.policy\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield directory
+    for name in [name for name in sys.modules if name.startswith(("package_of_a_stranger", "beside_it"))]:
+        del sys.modules[name]
 
-    builder = dataclasses.replace(VELOCITY_GO1, config_class=Options)
-    assert builder.content_sources(Options()).files == {}
+
+def test_a_class_is_its_module_and_all_that_this_imports_from_beside_it(package):
+    policy = importlib.import_module("package_of_a_stranger.policy").Policy
+    found = source_files(modules_of(policy))
+    assert list(found) == [
+        "beside_it",
+        "package_of_a_stranger",
+        "package_of_a_stranger.deep",
+        "package_of_a_stranger.deep.weights",
+        "package_of_a_stranger.lazy",
+        "package_of_a_stranger.policy",
+        "package_of_a_stranger.relative",
+    ]
+    assert found["package_of_a_stranger.lazy"] == package / "lazy.py"
+
+
+def test_classes_of_this_package_have_no_source_of_their_own():
+    assert modules_of(ZeroActionPolicy) == []
+    assert modules_of_object(REACH) == []
+    assert modules_of(ShrugPolicy) == ["tests.fakes"]
+
+
+class ReadsYaml(ShrugPolicy, BaseResolver):
+    """Derives from a class of an installed package."""
+
+
+def test_installed_packages_are_told_from_ones_own_files():
+    found = ContentReader().read(coin_job(policy_class=ReadsYaml)).policy
+    assert {"package yaml", "module tests.fakes", f"module {__name__}"} <= found.keys()
+    assert not any(name.startswith("module yaml") or name == "package tests" for name in found)

@@ -4,58 +4,64 @@ import dataclasses
 import json
 import logging
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
+from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.ranks import Ranks, ranks_of_one
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.errors import ConfigError, EnvironmentBuildError
+from isaaclab_arena.evaluation import verification
 from isaaclab_arena.evaluation.eval_runner import asked_for
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRunner
-from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.planning import Machinery, RunRequest, settle_backends, settled_jobs
 from isaaclab_arena.evaluation.queues import FixedShare
-from isaaclab_arena.evaluation.run_start import agree_on_contents, agree_on_versions, start_run
+from isaaclab_arena.evaluation.run_start import StartedRun, agree_on_contents, agree_on_versions, start_run
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.layout import SETTLED_FILE
 from isaaclab_arena.storage.ledger import (
     JobReport,
-    ReportedStatus,
     Reproducible,
-    clear_unbegun,
-    holds_no_run,
+    attempt_numbers,
     read_attempts,
     read_job_reports,
     read_plan_copy,
     read_run_plan,
     write_job_report,
+    write_run_plan,
 )
+from isaaclab_arena.training.training_run import with_settled_backend
 from tests.distributed.threads import ranks_in_threads
 from tests.end_to_end.launching import write_jobs
-from tests.evaluation.jobs import coin_job, execute, request_of, settings
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, RepeatablePolicy, ShrugCfg, ShrugPolicy, SurePolicy
+from tests.evaluation.jobs import coin_job, config_of, execute, request_of, settings
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, RepeatablePolicy, ShrugPolicy, SurePolicy
+from tests.training.learning import small_config
 
 JOB = {"name": "c", "arena_env_args": {"environment": "cartpole"}, "policy_type": "zero_action"}
 
 
-def agree(*versions: dict[str, str]) -> None:
+def agree(check: Callable[[Ranks, Any], None], *held: Any) -> None:
     with ThreadPoolExecutor() as threads:
-        for verdict in threads.map(agree_on_versions, ranks_in_threads(len(versions)), versions):
-            assert verdict is None
+        list(threads.map(check, ranks_in_threads(len(held)), held))
 
 
 def test_ranks_with_the_same_packages_agree_and_one_with_another_version_is_named():
     held = {"mujoco": "4.0.0", "torch": "2.13.0"}
-    agree(held, dict(reversed(held.items())))
+    agree(agree_on_versions, held, dict(reversed(held.items())))
     for other in ({"mujoco": "4.0.1"}, {}):
         with pytest.raises(ConfigError, match=r"mujoco \(rank 0: 4\.0\.0, rank 1: "):
-            agree({"mujoco": "4.0.0"}, other)
+            agree(agree_on_versions, {"mujoco": "4.0.0"}, other)
 
 
 def refusal_of(requests: list[RunRequest]) -> str:
@@ -93,41 +99,18 @@ def test_ranks_that_act_on_others_than_rank_0_are_refused_before_the_run_has_a_d
     assert not (tmp_path / "out").exists()
 
 
-def test_a_device_that_torch_cannot_read_leaves_no_directory(tmp_path):
-    write_jobs(tmp_path / "jobs.json", [JOB])
-    typed = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out"), "--num_steps=1"]
-    with pytest.raises(RuntimeError, match="frying_pan"):
-        start_run(asked_for(typed), ranks_of_one(CONTEXT), devices_to_come=["frying_pan"])
-    assert not (tmp_path / "out").exists()
-
-
-def agree_on(*contents: dict[str, Contents]) -> None:
-    with ThreadPoolExecutor() as threads:
-        list(threads.map(agree_on_contents, ranks_in_threads(len(contents)), contents))
-
-
 def test_machines_agree_on_their_files_and_the_one_with_another_checkpoint_is_named():
     held, elsewhere, other = (
         {"lift": Contents(policy={"checkpoint_path model_300.pt": digit * 64}, checkpoint=f"{where}/model_300.pt")}
         for digit, where in (("1", "here"), ("1", "there"), ("2", "here"))
     )
-    agree_on({}, {})
-    agree_on(held, {}, elsewhere)
+    agree(agree_on_contents, {}, {})
+    agree(agree_on_contents, held, {}, elsewhere)
     with pytest.raises(ConfigError) as refused:
-        agree_on(held, {}, other)
+        agree(agree_on_contents, held, {}, other)
     (problem,) = map(str, refused.value.problems)
     assert problem.startswith("rank 2 ")
     assert "was 111111111111, is now 222222222222" in problem
-
-
-def test_a_directory_in_which_ranks_only_looked_for_each_other_is_empty(tmp_path):
-    (tmp_path / ".seen_by_all.4711.tmp").touch()
-    assert holds_no_run(tmp_path)
-    clear_unbegun(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-# What episodes of a job start from, and which of them start: each once, also where rebuilds are limited by steps.
 
 
 TOSSES = (1, 0, 0, 1, 1, 1, 0, 1)
@@ -142,16 +125,6 @@ def run(directory: Path, job: Job) -> tuple[JobReport, list[dict]]:
     report = JobRunner(settings(directory)).run(job)
     lines = (directory / job.config.name / "episode_results_rank0.jsonl").read_text().splitlines()
     return report, sorted(map(json.loads, lines), key=lambda line: line["episode_index"])
-
-
-def test_saved_conditions_are_what_the_environment_is_reset_to(tmp_path):
-    """Which of them succeed follows from them alone, and from no other toss."""
-    builder = CoinBuilder()
-    report, lines = run(tmp_path, saved(coin_job(builder=builder, num_episodes=8, num_envs=3, seed=3)))
-    assert report.status is ReportedStatus.COMPLETED
-    assert [line["success"] for line in lines] == [bool(toss) for toss in TOSSES]
-    assert [line["variations"] for line in lines] == [dict(conditions) for conditions in SAVED]
-    assert builder.built[0].num_draws == 0
 
 
 def test_saved_conditions_belong_to_their_episode_also_where_some_have_finished(tmp_path):
@@ -191,53 +164,7 @@ def toss(index: int) -> bool:
     return bool(CoinEnvironment(CoinConfig(), 1).draw_conditions(episode.conditions_generator())["coin.heads"])
 
 
-def test_a_job_that_is_limited_by_steps_starts_no_more_episodes_than_have_saved_conditions(tmp_path):
-    Watching.started = []
-    job = saved(coin_job(policy_class=Watching, num_steps=600, num_rebuilds=2, num_envs=3))
-    _, lines = run(tmp_path, job)
-    assert Watching.started == list(range(8))
-    assert [line["success"] for line in lines] == [bool(toss) for toss in TOSSES]
-
-
-def test_a_rebuild_has_its_part_of_what_a_rank_is_to_run(tmp_path):
-    parts: list[list[int]] = []
-
-    class Rebuilt(ShrugPolicy):
-        """Notes the episodes of its rebuild: each has a policy of its own."""
-
-        def __init__(self, config=None):
-            super().__init__(config)
-            parts.append([])
-
-        def start_episodes(self, env, starts):
-            parts[-1] += [start.episode.episode_index for start in starts]
-
-    job = coin_job(policy_class=Rebuilt, num_episodes=10, num_rebuilds=3)
-    share = FixedShare(job=job, finished=((0, 1), (5, 6)), share=((0, 2), (4, 9)))
-    assert JobRunner(settings(tmp_path)).run(share).status is ReportedStatus.COMPLETED
-    assert parts == [[1], [4, 6], [7, 8]]
-
-
-# A run goes on with more episodes, other env slots or a mended policy where what it has stays what it is.
-
-
 CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
-
-
-@dataclass(frozen=True)
-class FileCfg(ShrugCfg):
-    words_path: str = ""
-
-
-class FilePolicy(SurePolicy):
-    """Acts unless its file says otherwise."""
-
-    config_class = FileCfg
-
-    def get_action(self, env, observation):
-        if "broken" in Path(self.config.words_path).read_text():  # pyright: ignore[reportAttributeAccessIssue]
-            raise ValueError("the words are broken")
-        return super().get_action(env, observation)
 
 
 def sure(num_episodes: int = 4, policy_class: type[ShrugPolicy] = SurePolicy, **changes) -> Job:
@@ -290,11 +217,6 @@ def test_a_run_with_more_episodes_ends_as_one_that_had_them_from_the_start_also_
     assert len(read_attempts(tmp_path / "out")[0]) == 3
 
 
-def test_a_run_may_not_be_divided_otherwise(tmp_path):
-    assert resuming_run(tmp_path, sure(6, num_rebuilds=2)) == 0
-    assert "num_episodes: was 6" in refused(tmp_path, sure(8, num_rebuilds=2))
-
-
 def interrupted(output_directory: Path, *jobs: Job, keep: int = 2) -> None:
     """Leave what a run leaves that is killed when it has committed some episodes."""
     resuming_run(output_directory, *jobs)
@@ -335,33 +257,9 @@ def test_a_job_that_is_reproducible_as_plan_alone_says_why_it_does_not(tmp_path)
         assert "do not repeat bit for bit" in refused(tmp_path / "out", fewer)
 
 
-def test_more_env_slots_than_a_policy_is_asked_on_are_refused(tmp_path):
-    interrupted(tmp_path, sure(9, RepeatablePolicy))
-    assert resuming_run(tmp_path, sure(9, RepeatablePolicy, num_envs=8), resume="") == 1
-    (error,) = pd.read_csv(tmp_path / "results.csv")["error"]
-    assert "had 4 env slots" in error
-
-
-def words(directory: Path, said: str, **changes) -> Job:
-    (directory / "words.txt").write_text(said)
-    job = coin_job(policy_class=FilePolicy, **changes)
-    options = {"words_path": str(directory / "words.txt")}
-    return replace(job, config=replace(job.config, policy_config_dict=options), policy_options=options)
-
-
-def test_a_job_that_has_recorded_nothing_goes_on_with_a_mended_policy(tmp_path):
-    assert resuming_run(tmp_path / "out", words(tmp_path, "broken"), sure(4, name="other", index=1)) == 1
-    assert read_commits(tmp_path / "out/coins", "coins").lines == ()
-    assert resuming_run(tmp_path / "out", words(tmp_path, "mended"), sure(4, name="other", index=1), resume="") == 0
-    assert missing(tmp_path / "out") == [0, 0]
-    assert pd.read_csv(tmp_path / "out/results.csv")["rerun"].tolist() == [0, 0]
-    told = refused(tmp_path / "out", words(tmp_path, "other words"), sure(4, name="other", index=1))
-    assert "job 'coins'" in told
-
-
 def test_a_job_that_has_recorded_nothing_may_have_another_policy_and_other_env_slots(tmp_path, caplog):
     caplog.set_level(logging.ERROR)
-    assert resuming_run(tmp_path / "out", words(tmp_path, "broken", num_envs=6)) == 1
+    assert resuming_run(tmp_path / "out", coin_job(raise_at=1, num_envs=6)) == 1
     (tmp_path / "out/coins" / SETTLED_FILE).write_text('{"policy_batch": 8, "schema_version": 1}')
     assert resuming_run(tmp_path / "out", coin_job(policy_class=RepeatablePolicy, num_envs=2), resume="") == 0
     entry = read_run_plan(tmp_path / "out").jobs[0]
@@ -374,3 +272,178 @@ def test_a_job_that_has_recorded_nothing_may_have_another_policy_and_other_env_s
     assert '"policy_batch": 2' in (tmp_path / "out/coins" / SETTLED_FILE).read_text()
     told = refused(tmp_path / "out", coin_job(policy_class=SurePolicy, num_envs=2))
     assert 'policy_type: was "RepeatablePolicy" when the run began, now "SurePolicy"' in told
+
+
+GPUS = ("cuda:0", "cuda:1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TossConfig(CoinConfig):
+    backend: str = "auto"
+
+
+class TossBuilder(CoinBuilder):
+    """Says at each measurement the other backend, as clocks may; keeps what was measured and what was built."""
+
+    config_class = TossConfig
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.measured: list[tuple[int, str]] = []
+        self.backends: list[str] = []
+        self.error: Exception | None = None
+
+    def faster_backend(
+        self, config: Any, *, num_envs: int, device: torch.device, num_threads: int, variations: Sequence[Any] = ()
+    ) -> str:
+        if self.error is not None:
+            raise self.error
+        self.measured.append((num_envs, str(device)))
+        return ("warp", "mujoco")[(len(self.measured) + 1) % 2]
+
+    def build(self, config: Any, *, num_envs: int, device: torch.device, num_threads: int) -> CoinEnvironment:
+        self.backends.append(config.backend)
+        return super().build(config, num_envs=num_envs, device=device, num_threads=num_threads)
+
+
+@pytest.fixture
+def builder(monkeypatch) -> TossBuilder:
+    """Builds environments on a machine with GPUs."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(GPUS))
+    return TossBuilder()
+
+
+def job_of(builder: TossBuilder, name: str = "coins", *, backend: str = "auto", **config: Any) -> Job:
+    return coin_job(name, builder=builder, environment=TossConfig(backend=backend), **config)
+
+
+def start_on(devices: Sequence[str], request: RunRequest) -> list[StartedRun]:
+    """Let ranks, which are threads here, begin a run; return what each of them then knows."""
+
+    def begin(ranks: Ranks, device: str) -> StartedRun:
+        context = replace(ranks.context, device=torch.device(device), local_world_size=len(devices))
+        ranks = Ranks(context, backend="gloo", store=ranks.store, timeout_s=60.0)
+        return start_run(request, ranks)
+
+    with ThreadPoolExecutor(len(devices)) as threads:
+        started = list(threads.map(begin, ranks_in_threads(len(devices)), devices))
+    for each in started:
+        with each.lock:
+            pass
+    return started
+
+
+def backends_of(started: StartedRun, request: RunRequest) -> list[str | None]:
+    assert started.attempt is not None
+    return [job.asked_backend for job in settled_jobs(request.jobs, started.attempt)]
+
+
+def planned(directory: Path) -> dict[str, str | None]:
+    return {job["config"]["name"]: job["backend"] for job in json.loads((directory / "run.json").read_text())["jobs"]}
+
+
+@pytest.mark.parametrize("options", [{}, {"assignment": "dynamic"}])
+def test_all_ranks_simulate_a_job_with_what_one_of_them_measured_once(tmp_path, builder, options):
+    # The second is a job of the same environment, the third one of another number of env slots.
+    jobs = [job_of(builder, "a"), job_of(builder, "b", index=1, seed=3), job_of(builder, "c", index=2, num_envs=8)]
+    request = request_of(*jobs, output_dir=str(tmp_path / "out"), **options)
+    started = start_on(GPUS, request)
+    assert [backends_of(each, request) for each in started] == [["warp", "warp", "mujoco"]] * 2
+    assert builder.measured == [(4, "cuda:0"), (8, "cuda:0")]
+    assert planned(tmp_path / "out") == {"a": "warp", "b": "warp", "c": "mujoco"}
+
+
+def test_a_head_without_a_gpu_measures_nothing_for_its_ranks_and_says_what_they_simulate_with(
+    tmp_path, builder, monkeypatch, caplog
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    request = request_of(job_of(builder), output_dir=str(tmp_path / "out"))
+    assert [backends_of(each, request) for each in start_on(GPUS, request)] == [["mujoco"]] * 2
+    assert builder.measured == []
+    assert "'backend: warp'" in caplog.text
+
+
+def test_a_run_that_goes_on_measures_nothing_and_keeps_its_backend(tmp_path, builder):
+    request = request_of(job_of(builder), output_dir=str(tmp_path / "out"))
+    start_on(GPUS, request)
+    builder.measured.append((0, "so that the next answer would be another"))
+    again = request_of(job_of(builder), output_dir=str(tmp_path / "out"), resume="")
+    for devices in (GPUS, ("cuda:0",)):
+        assert [backends_of(each, again) for each in start_on(devices, again)] == [["warp"]] * len(devices)
+    assert len(builder.measured) == 2
+
+
+@pytest.mark.parametrize(("is_earlier_version", "device"), [(False, "cuda:0"), (True, "cpu")])
+def test_what_began_on_the_cpu_stays_mujocos_where_there_is_a_gpu(tmp_path, builder, is_earlier_version, device):
+    directory = tmp_path / "out"
+    start_on(["cpu"], request_of(job_of(builder), output_dir=str(directory)))
+    for path in [directory / "run.json", directory / "attempts" / "attempt_1.json"] * is_earlier_version:
+        content = json.loads(path.read_text())
+        for job in content["jobs"]:
+            del job["backend"]
+        path.write_text(json.dumps(content))
+    again = request_of(job_of(builder), output_dir=str(directory), resume="")
+    [started] = start_on([device], again)
+    assert backends_of(started, again) == ["mujoco"]
+    assert not builder.measured
+
+
+@pytest.mark.parametrize("devices", [("cpu",), ("cuda:0", "cpu"), ("cpu", "cuda:0")])
+def test_unless_every_rank_has_a_gpu_auto_is_mujoco_without_measuring(tmp_path, builder, devices):
+    request = request_of(job_of(builder), output_dir=str(tmp_path / "out"))
+    assert {tuple(backends_of(each, request)) for each in start_on(devices, request)} == {("mujoco",)}
+    assert not builder.measured
+    assert planned(tmp_path / "out") == {"coins": "mujoco"}
+
+
+def test_a_run_that_was_settled_on_a_gpu_does_not_creep_on_without_one(tmp_path, builder):
+    jobs = (job_of(builder, "a"), job_of(builder, "b", index=1, backend="warp"))
+    start_on(GPUS, request_of(*jobs, output_dir=str(tmp_path / "out")))
+    again = request_of(*jobs, output_dir=str(tmp_path / "out"), resume="")
+    with pytest.raises(ConfigError) as refused:
+        start_on(["cpu"], again)
+    # Who asked for MuJoCo-Warp gets it everywhere.
+    assert [(problem.job, problem.key) for problem in refused.value.problems] == [("a", "arena_env_args.backend")]
+    assert attempt_numbers(tmp_path / "out") == [1]
+
+
+def test_a_job_that_cannot_be_measured_fails_alone_and_a_skipped_one_is_not_measured(builder):
+    machinery = Machinery(devices=GPUS, num_threads=1)
+    assert settle_backends([job_of(builder, status=JobStatus.COMPLETED)], machinery) == {}
+    assert not builder.measured
+    builder.error = EnvironmentBuildError("the scene does not compile")
+    assert settle_backends([job_of(builder)], machinery) == {"coins": "mujoco"}
+
+
+def test_ranks_that_train_together_simulate_with_what_rank_zero_measured():
+    measured: list[str] = []
+
+    def settle(jobs: Sequence[Job], machinery: Machinery) -> Mapping[str, str]:
+        measured.append(machinery.devices[0])
+        return {job.config.name: "warp" for job in jobs}
+
+    def settled(ranks: Ranks) -> str:
+        context = replace(ranks.context, device=torch.device("cuda", ranks.context.rank))
+        ranks = Ranks(context, backend="gloo", store=ranks.store, timeout_s=60.0)
+        return with_settled_backend(small_config(), ranks, num_threads=1, settle=settle).env["backend"]
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(settled, ranks_in_threads(2))) == ["warp", "warp"]
+    assert measured == ["cuda:0"]
+    asked = small_config("env.backend=mujoco")
+    assert with_settled_backend(asked, ranks_in_threads(2)[1], num_threads=1) == asked
+
+
+def test_episodes_are_verified_on_the_backend_that_they_ran_on(tmp_path):
+    directory = tmp_path / "out"
+    config = config_of("cartpole", name="balance", environment_args={}, num_episodes=4)
+    start_on(["cpu"], request_of(*resolve_jobs([config]), output_dir=str(directory)))
+    plan = read_run_plan(directory)
+    revised = replace(plan, jobs=tuple(replace(job, backend="warp") for job in plan.jobs))
+    write_run_plan(directory, revised, revises=True)
+    (tmp_path / "again").mkdir()
+    sample = {"balance": [0, 3]}
+    again = verification.prepare_sample(directory, tmp_path / "again", sample, num_envs=None, num_ranks=1)
+    [job] = verification.jobs_of_plan(again, directory, policy_batch=None, may_import=False)
+    assert job.environment_config.backend == "warp"

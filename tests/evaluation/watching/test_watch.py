@@ -3,49 +3,57 @@
 import csv
 import json
 import re
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
-from isaaclab_arena.checkpoints import Checkpoint
+from isaaclab_arena.checkpoints import Checkpoint, checkpoint_file
 from isaaclab_arena.cli.main import main
-from isaaclab_arena.cli.watch import Watch, WatchOptions, jobs_of_checkpoint, run_checkpoint
-from isaaclab_arena.config.schema import Question
+from isaaclab_arena.cli.watch import (
+    OTHER_SEED,
+    Watch,
+    WatchOptions,
+    content_of,
+    jobs_of_checkpoint,
+    promote,
+    run_checkpoint,
+    shift_seeds,
+)
+from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as run_jobs
+from isaaclab_arena.evaluation.job import ConditionFile, ConditionSet, load_conditions
 from isaaclab_arena.evaluation.learning_curve import (
     BEST_FILE,
     Best,
     Evaluated,
-    checkpoint_measures,
+    best_of,
     points_of,
     points_of_watch,
     scores_of,
-    write_curve,
 )
+from isaaclab_arena.interfaces.episode import MAX_SEED
+from isaaclab_arena.models import find_agent_file
 from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.storage.atomic import json_text, write_text
-from isaaclab_arena.storage.ledger import RunLock, read_run_plan, write_run_plan
-from tests.end_to_end.launching import wait_until
+from tests.checkpoints.written import lerobot, write
 from tests.evaluation.watching.trainings import (
+    ARCHIVE,
     HEADS,
     CalledEnvironment,
     Evaluations,
-    KilledError,
     point,
     save,
     write_run_of_checkpoint,
 )
 from tests.fakes import CoinBuilder
-
-# A whole watch: the coins of later checkpoints show heads more often.
-
 
 COINS = {"environment": "coins", "num_envs": 8}
 JOB = {"name": "coins", "arena_env_args": COINS, "num_episodes": 40}
@@ -127,9 +135,6 @@ def test_the_best_is_scored_once_again_in_episodes_by_which_it_was_not_chosen(st
     assert "in other episodes" in (story.settings.directory / "report.html").read_text()
 
 
-# The runner is asked as a person would ask it; here a program of the test stands in its place.
-
-
 DOCUMENT = {"jobs": [{"name": "reach", "policy_type": "rsl_rl", "arena_env_args": {"environment": "reach"}}]}
 
 
@@ -180,32 +185,6 @@ def test_the_exit_code_of_the_runner_decides(runner_settings, capsys, ending, ex
     assert told in capsys.readouterr().out
 
 
-def test_a_killed_watch_leaves_a_run_that_the_next_one_waits_for(runner_settings, caplog):
-    """The program that is asked ends, and leaves one that has all that it was given, as a killed watch does."""
-
-    def killed(checkpoint: Checkpoint, directory: Path, seed_offset: int) -> int:
-        evaluated(runner_settings, ending="os.fork() or __import__('time').sleep(1.0)")
-        raise KilledError
-
-    with pytest.raises(KilledError):
-        Watch(settings=runner_settings, evaluate=killed).run()
-    assert not is_free()
-    evaluate = partial(run_checkpoint, runner_settings, DOCUMENT, (), runner=program("sys.exit(1)"))
-    assert Watch(settings=runner_settings, evaluate=evaluate).run() == 1
-
-    assert caplog.text.count("another watch is at work") == 1
-    wait_until(is_free)
-
-
-def is_free() -> bool:
-    with RunLock(Path("watch/watch")) as lock:
-        try:
-            lock.hold(alone=True)
-        except ConfigError:
-            return False
-    return True
-
-
 @dataclass(frozen=True)
 class PageWatch:
     """The directory of a watch, and how to write its page anew."""
@@ -247,31 +226,6 @@ def test_each_point_of_the_curve_leads_to_the_page_of_its_run(watch):
     assert "Step 100 was not evaluated: &lt;it&gt; was refused" in html
 
 
-def test_a_job_that_a_question_may_end_early_has_the_interval_of_its_table(watch):
-    run = watch.directory / "step_50"
-    bar = Question(name="bar", jobs=("flat-50",), max_episodes=4, at_least=0.5)
-    plan = replace(read_run_plan(run), questions=(bar,))
-    (run / "run.json").unlink()
-    write_run_plan(run, plan)
-    (interval,) = (point.interval for point in points_of(run, 50) if point.job == "flat")
-    assert interval != wilson_interval(2, 4)
-    assert f"50.0 % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]" in watch.page()
-
-
-def test_episodes_beyond_the_decision_of_a_question_are_in_no_number_of_the_curve(watch):
-    run = watch.directory / "step_150"
-    write_run_of_checkpoint(run, 150, {"flat": "ssffss"})
-    write_record(watch.directory, Evaluated(step=150, path="model_150.pt", fingerprint="", is_done=True))
-    bar = Question(name="bar", jobs=("flat-150",), max_episodes=4, at_least=0.5)
-    plan = replace(read_run_plan(run), questions=(bar,))
-    (run / "run.json").unlink()
-    write_run_plan(run, plan)
-    table = write_curve(watch.directory, points_of(run, 150))
-    assert [(line["successes"], line["scored"]) for line in csv.DictReader(table.open())] == [("2", "4")]
-    (run / "report.html").touch()
-    assert 'aria-label="150: 2 of 4"' in watch.page()
-
-
 @pytest.mark.parametrize(
     ("alike", "name", "advice"),
     [
@@ -298,30 +252,222 @@ def write_best(directory: Path, *, alike: int) -> None:
     (directory / BEST_FILE).write_text(json_text(Best(chosen=chosen, fresh=fresh, alike=alike)))
 
 
-def test_services_get_each_job_as_a_series_over_the_steps_and_the_best_marked(watch):
-    points = points_of_watch(watch.directory)
-    assert {(each.series, each.step) for each in checkpoint_measures(watch.directory, points)} == {
-        (job, step) for job in ("go1", "flat") for step in (0, 50)
-    }
-    write_best(watch.directory, alike=0)
-    *_, best = checkpoint_measures(watch.directory, points)
-    assert (best.series, best.step) == ("best", 50)
-    assert (best.values["success_rate"], best.values["fresh_success_rate"], best.values["episodes"]) == (
-        0.625,
-        0.375,
-        8,
+AGENT = "actor: {class_name: MLPModel}\n"
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """Promotes checkpoints of a training into a directory."""
+
+    training: Path
+    directory: Path
+
+    def record(self, step: int, path: Path | None = None) -> Evaluated:
+        path = path or self.training / f"model_{step}.pt"
+        return Evaluated(step=step, path=str(path), fingerprint="", content=content_of(path), is_done=True)
+
+    def act(self, step: int, successes: int, record: Evaluated | None = None) -> Path | None:
+        score = scores_of([point(step, successes)])[step]
+        watch = self.training.parent / "watch"
+        return promote(self.directory, score, record or self.record(step), watch, ["reach"])
+
+    def told(self) -> dict[str, object]:
+        return json.loads((self.directory / "promoted.json").read_text())
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.directory.iterdir())
+
+
+@pytest.fixture
+def promotion(tmp_path) -> Promotion:
+    """Promotions of a training that saved three checkpoints and its settings."""
+    save(tmp_path / "training", 50, 100, 150)
+    (tmp_path / "training" / "params").mkdir()
+    (tmp_path / "training" / "params" / "agent.yaml").write_text(AGENT)
+    return Promotion(training=tmp_path / "training", directory=tmp_path / "good")
+
+
+def test_a_promoted_checkpoint_is_copied_with_what_it_takes_to_load_it(promotion):
+    target = promotion.act(50, 95)
+    assert target == promotion.directory / "step_50" / "model_50.pt"
+    assert target.read_bytes() == ARCHIVE
+    agent = find_agent_file(target)
+    assert agent is not None
+    assert (agent.parent.parent, agent.read_text()) == (target.parent, AGENT)
+    assert checkpoint_file(str(target.parent), None) == target, "its directory is one of a training"
+    told = promotion.told()
+    assert (told["step"], told["name"], told["success_rate"]) == (50, "step_50/model_50.pt", 0.95)
+    assert (told["episodes"], told["distinct_conditions"]) == (100, 100)
+
+
+def test_only_a_better_one_takes_its_place(promotion, caplog):
+    promotion.act(50, 95)
+    assert promotion.act(100, 95) is None
+    assert promotion.act(50, 99) is None
+    assert promotion.act(150, 96) == promotion.directory / "step_150" / "model_150.pt"
+    told = promotion.told()
+    assert (told["step"], told["compared_with"], told["verdict"]) == (150, 50, None)
+    assert "steps 50 and 150 cannot be compared" in caplog.text
+    assert promotion.names() == ["promoted.json", "step_150", "step_50"]
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "weights": lambda training: save(training, 50, content=ARCHIVE[:-1] + b"?"),
+    "settings": lambda training: (training / "params" / "agent.yaml").write_text("actor: {class_name: RNNModel}\n"),
+    "no settings": lambda training: shutil.rmtree(training / "params"),
+    "no file": lambda training: (training / "model_50.pt").unlink(),
+}
+
+
+@pytest.mark.parametrize("changed", CHANGES.values(), ids=CHANGES)
+def test_what_is_not_what_was_evaluated_is_not_promoted(promotion, caplog, changed):
+    evaluated = promotion.record(50)
+    changed(promotion.training)
+    assert promotion.act(50, 95, evaluated) is None
+
+    assert "step 50 is not promoted" in caplog.text
+    assert not promotion.directory.exists() or promotion.names() == []
+
+
+def test_a_directory_is_promoted_whole_a_network_with_its_tensors_and_nothing_of_an_earlier_copy_stays(promotion):
+    (promotion.directory / "step_50").mkdir(parents=True)
+    (promotion.directory / "step_50" / "model_49.pt").touch()
+    for name in ("policy_50.onnx", "policy_50.onnx.data"):
+        (promotion.training / name).write_bytes(b"graph")
+    target = promotion.act(50, 95, promotion.record(50, promotion.training / "policy_50.onnx"))
+    assert target is not None
+    assert sorted(path.name for path in target.parent.iterdir()) == ["params", "policy_50.onnx", "policy_50.onnx.data"]
+    write(promotion.training.parent, lerobot(0))
+    source = promotion.training.parent / "checkpoints" / "000100" / "pretrained_model"
+    target = promotion.act(100, 99, promotion.record(100, source))
+    assert target == promotion.directory / "step_100"
+    assert sorted(path.name for path in target.iterdir()) == sorted(path.name for path in source.iterdir())
+    assert promotion.told()["name"] == "step_100"
+
+
+def test_every_job_weighs_the_same_in_the_score_a_baseline_nothing_and_of_equal_steps_the_earlier_is_the_best():
+    jobs = [point(50, 10, 10), point(50, 0, 90, job="push")]
+    score = scores_of(jobs)[50]
+    assert (score.success_rate, score.scored, score.distinct) == (0.5, 100, 100)
+    assert score.interval == wilson_interval(10, 100)
+    same = [replace(each, episodes=jobs[0].episodes) for each in jobs]
+    assert scores_of(same)[50].distinct == 10, "episodes of the same conditions"
+    baseline = point(50, 90, 90, job="scripted", is_baseline=True)
+    assert (scores_of([*jobs, baseline]), scores_of([baseline])) == ({50: score}, {})
+    best = best_of(scores_of([point(150, 90), point(50, 80), point(100, 90)]))
+    assert best is not None
+    assert (best.step, best_of({})) == (100, None)
+    quicker = replace(point(150, 90), reward_per_step=0.1)
+    assert best_of(scores_of([quicker, point(100, 90)])) == scores_of([quicker])[150], "as in a training"
+
+
+@pytest.mark.parametrize(
+    ("job", "defaults", "job_then", "defaults_then"),
+    [
+        ({}, {}, {}, {"seed": 1000}),
+        ({"seed": 7}, {}, {"seed": 1007}, {"seed": 1000}),
+        ({}, {"seed": 7}, {}, {"seed": 1007}),
+        ({"seed": None}, {"seed": 7}, {}, {"seed": 1007}),
+        ({"seed": MAX_SEED}, {"seed": None}, {"seed": 999}, {"seed": 1000}),
+        ({"seed": "${variables.seed}"}, {}, {"seed": "${variables.seed}"}, {"seed": 1000}),
+        (
+            {"arena_env_args": {"placement_seed": 3}},
+            {"arena_env_args": {"placement_seed": 4}},
+            {"arena_env_args": {"placement_seed": 1003}},
+            {"arena_env_args": {"placement_seed": 1004}, "seed": 1000},
+        ),
+        ({"sweep": {"seed": [1, 2]}}, {}, {"sweep": {"seed": [1001, 1002]}}, {"seed": 1000}),
+    ],
+    ids=["none", "job", "defaults", "taken away", "beyond the last", "interpolated", "conditions", "swept"],
+)
+def test_every_seed_of_a_job_file_is_another(job, defaults, job_then, defaults_then):
+    sweep = {"arena_env_args.placement_seed": [0], "policy_type": ["rsl_rl"]}
+    document = {"jobs": [job], "defaults": defaults, "sweep": sweep}
+    shift_seeds(document, 1000)
+    shifted = sweep | {"arena_env_args.placement_seed": [1000]}
+    assert document == {"jobs": [job_then], "defaults": defaults_then, "sweep": shifted}
+
+
+@pytest.mark.parametrize(
+    ("options", "then"),
+    [
+        (("--placement_seed", "7", "--seed", "3"), ("--placement_seed", "1007", "--seed", "3")),
+        (("--device", "cpu", "--placement-seed=0"), ("--device", "cpu", "--placement-seed=1000")),
+        (("--placement_seed",), ("--placement_seed",)),
+    ],
+    ids=" ".join,
+)
+def test_the_seed_of_initial_conditions_on_the_command_line_is_another(tmp_path, options, then):
+    _, asked = run_again(tmp_path, {"jobs": [{}]}, *options)
+    assert tuple(asked[-len(then) :]) == then
+
+
+def run_again(tmp_path, document: dict[str, Any], *options: str) -> tuple[dict[str, Any], list[str]]:
+    """Score a checkpoint in other episodes; return its job file, and the arguments of the runner."""
+    settings = WatchOptions(training=tmp_path, eval_jobs_config=tmp_path / "jobs.json")
+    writes = f"import json, sys; open({str(tmp_path / 'asked')!r}, 'w').write(json.dumps(sys.argv[1:]))"
+    checkpoint = Checkpoint(step=50, path=tmp_path / "model_50.pt")
+    directory = tmp_path / "best_step_50"
+    run_checkpoint(
+        settings, document, options, checkpoint, directory, 1000, runner=[sys.executable, "-S", "-c", writes]
     )
-    assert best.values["success_low"] < 0.625 < best.values["success_high"]
-    *_, best = checkpoint_measures(watch.directory, [*points, point(0, 0, job="best")])
-    assert best.series == "best_", "a job has the name"
+    made = json.loads((tmp_path / "watch" / "best_step_50" / "jobs.json").read_text())
+    return made, json.loads((tmp_path / "asked").read_text())
 
 
-def test_a_watch_is_reported_alone_once_something_was_evaluated_and_elsewhere_without_links(watch, tmp_path, capsys):
-    assert "report.html" not in watch.page("--output", str(tmp_path / "mailed.html"))
-    write_record(tmp_path / "new", Evaluated(step=0, path="model_0.pt", fingerprint=""))
-    for asked, said in (
-        ([watch.directory, watch.directory / "step_50"], "name it alone"),
-        ([tmp_path / "new"], "no checkpoint"),
-    ):
-        assert main(["report", *map(str, asked)]) == 2
-        assert said in capsys.readouterr().err
+def unused(tmp_path, *, saved: int, **job: Any) -> tuple[str, list[float]]:
+    """Return the conditions that a job gets instead of saved ones, and what its episodes start from."""
+    places: list[dict[str, Any]] = [{"cube.x": float(number)} for number in range(saved)]
+    sets = [ConditionSet(job="lift", environment="lift_object", seed=0, episodes=places)]
+    file = tmp_path / "saved.json"
+    file.write_text(json_text(ConditionFile(sets=sets)))
+    made, _ = run_again(tmp_path, {"defaults": {"conditions": f"{file}#lift"}, "jobs": [job]})
+    name = made["jobs"][0].get("conditions", "")
+    (found,) = load_conditions(name or str(file), tmp_path)
+    return name, [float(str(each["cube.x"])) for each in found.episodes]
+
+
+def test_saved_conditions_are_those_that_no_checkpoint_has_begun_from(tmp_path):
+    name, places = unused(tmp_path, saved=5, num_episodes=2)
+    assert (name, places) == (str(tmp_path / "watch" / "best_step_50" / "conditions_0.json"), [2.0, 3.0])
+    assert json.loads(Path(name).read_text())["sets"][0]["job"] == "lift"
+
+
+@pytest.mark.parametrize("job", [{"num_episodes": 3}, {}], ids=str)
+def test_where_there_are_not_enough_or_nobody_says_how_many_are_played_they_stay(tmp_path, job):
+    assert unused(tmp_path, saved=5, **job) == ("", [0.0, 1.0, 2.0, 3.0, 4.0])
+
+
+REACH = {"name": "reach", "policy_type": "rsl_rl", "num_episodes": 2, "arena_env_args": {"environment": "reach"}}
+
+
+@pytest.fixture
+def training(tmp_path):
+    save(tmp_path / "go1", 0, 50)
+    return tmp_path / "go1"
+
+
+def jobs_of(training, *jobs, step=50, name="model_50.pt", seed_offset=0, directory=Path(), pattern=None):
+    settings = WatchOptions(training=training, eval_jobs_config=directory / "jobs.json", pattern=pattern)
+    checkpoint = Checkpoint(step=step, path=training / name)
+    made = jobs_of_checkpoint(settings, {"jobs": list(jobs)}, checkpoint, seed_offset)
+    return read_jobs(made, source="jobs.json").jobs
+
+
+def test_every_job_is_asked_of_that_checkpoint_by_the_option_that_it_names_unless_it_wants_none(training):
+    named = {**REACH, "seed": 7, "policy_config_dict": {"model_path": "anything", "speed": 2}}
+    scripted = {**REACH, "name": "scripted", "policy_type": "scripted", "checkpoints": None}
+    first, second, third = jobs_of(training, REACH, {**named, "name": "named"}, scripted, seed_offset=OTHER_SEED)
+    path = str(training / "model_50.pt")
+    assert (first.name, first.policy_config_dict) == ("reach-50", {"checkpoint_path": path})
+    assert (first.swept, first.seed, second.seed) == ({"checkpoint_step": 50}, OTHER_SEED, OTHER_SEED + 7)
+    assert second.policy_config_dict == {"model_path": path, "speed": 2}
+    assert (third.name, dict(third.policy_config_dict)) == ("scripted", {})
+
+
+def test_saved_conditions_are_found_from_the_directory_of_the_job_file(training):
+    asked = {**REACH, "conditions": "saved.json#reach"}
+    (job,) = jobs_of(training, asked, directory=training)
+    assert job.conditions == f"{training / 'saved.json'}#reach"
+    (job,) = jobs_of(training, {**asked, "conditions": "/saved/all.json"}, directory=training)
+    assert job.conditions == "/saved/all.json"

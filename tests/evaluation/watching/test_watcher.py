@@ -1,8 +1,5 @@
 """Each checkpoint is evaluated once, whole; the best is scored again."""
 
-import random
-import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.checkpoints import BEST_RULE
-from isaaclab_arena.cli.watch import Watch, WatchOptions, content_of
-from isaaclab_arena.evaluation.learning_curve import best_of, points_of_watch, read_records, scores_of
+from isaaclab_arena.cli.watch import Watch, WatchOptions
+from isaaclab_arena.evaluation.learning_curve import points_of_watch, read_records
 from isaaclab_arena.storage.ledger import RunLock
 from isaaclab_arena.tracking.trackers import TrackedRun, Tracker, open_tracker
 from tests.evaluation.watching.trainings import (
@@ -103,15 +100,6 @@ def test_a_training_that_begins_later_is_waited_for_and_nothing_is_found_in_sile
     ]
 
 
-def test_a_watch_of_what_is_there_gives_files_without_a_mark_their_time_and_names_those_that_stay_incomplete(watching):
-    (watching.training / "policy_10.onnx").write_bytes(b"graph")
-    (watching.training / "policy_20.onnx").touch()
-    watching.meanwhile = [lambda: None] * 35
-    evaluations = Evaluations()
-    assert watching.run(evaluations, pattern="policy_*.onnx", once=True, quiet_s=30.0) == 1
-    assert (evaluations.asked, watching.said[-1]) == ([10], "step 20 was not evaluated: it is empty")
-
-
 def test_a_checkpoint_that_is_half_written_waits_and_each_reason_is_logged_once(watching, caplog):
     caplog.set_level("INFO")
     save(watching.training, 50, content=b"")
@@ -164,18 +152,6 @@ def test_what_changed_while_it_was_evaluated_is_evaluated_anew(watching):
     assert evaluations.asked == [0, 50, 100, 0]
 
 
-def test_what_was_evaluated_is_known_by_its_content_also_if_it_is_removed_meanwhile(watching):
-    def play(checkpoint, directory, seed_offset):
-        played(checkpoint, directory)
-        if checkpoint.step == 50:
-            checkpoint.path.unlink()
-
-    content = content_of(watching.training / "model_0.pt")
-    assert watching.run(Evaluations(play=play)) == 0
-    records = read_records(watching.directory / "watch")
-    assert {step: record.content for step, record in records.items()} == {0: content, 50: None, 100: content}
-
-
 @pytest.mark.parametrize(
     ("there", "later", "settings", "asked"),
     [
@@ -193,15 +169,6 @@ def test_only_multiples_up_to_the_last_step_are_evaluated_which_is_waited_for(wa
     assert evaluations.asked == watching.done == asked
 
 
-def test_checkpoints_of_other_names_have_an_end_too(watching):
-    for step in (10, 20):
-        (watching.training / f"policy_{step}.onnx").write_bytes(b"graph")
-    watching.meanwhile = [lambda: None] * 35
-    evaluations = Evaluations()
-    assert watching.run(evaluations, pattern="policy_*.onnx", until="20", quiet_s=30.0) == 0
-    assert (evaluations.asked, watching.seconds) == ([10, 20], 30.0)
-
-
 def test_a_training_that_is_over_before_the_step_that_is_waited_for_ends_the_watch(watching):
     (watching.training / "params").mkdir()
     (watching.training / "params" / "agent.yaml").write_text("max_iterations: 100\nsave_interval: 50\n")
@@ -209,14 +176,6 @@ def test_a_training_that_is_over_before_the_step_that_is_waited_for_ends_the_wat
     assert watching.run(Evaluations(), until="1000") == 0
     assert watching.done == [0, 50, 100]
     assert watching.run(Evaluations(), once=False) is None, "it may go on, and no end is asked"
-
-
-def test_a_checkpoint_that_always_fails_does_not_keep_the_watch_from_its_end(watching):
-    evaluations = Evaluations(exit_codes=[DONE, DONE, KILLED, KILLED, KILLED])
-    watching.meanwhile = [lambda: None] * 400
-    assert watching.run(evaluations, until="100") == 1
-    assert evaluations.asked == [0, 50, 100, 100, 100]
-    assert watching.seconds == 60.0 + 120.0
 
 
 def test_where_not_even_one_checkpoint_is_let_in_the_job_file_is_wrong(watching):
@@ -240,37 +199,6 @@ def test_what_was_refused_is_tried_again_only_once_it_changes(watching, caplog):
     assert (evaluations.asked, watching.done) == ([50, 50], [0, 50, 100])
 
 
-def test_a_watch_that_is_killed_again_and_again_evaluates_each_checkpoint_once(watching):
-    chance, finished = random.Random(0), Counter[int]()
-
-    def maybe_killed(checkpoint, directory, seed_offset):
-        if chance.random() < 0.5:
-            raise KilledError
-        played(checkpoint, directory)
-        finished[checkpoint.step] += not seed_offset
-
-    while watching.run(Evaluations(play=maybe_killed)) is None:
-        pass
-    assert finished == Counter([0, 50, 100])
-    assert watching.run(Evaluations()) == 0
-
-
-def test_a_second_watch_waits_for_the_first_and_goes_on_after_it(watching):
-    evaluations, first_is_at_work, go_on = Evaluations(), threading.Event(), threading.Event()
-
-    def slowly(checkpoint, directory, seed_offset):
-        first_is_at_work.set()
-        assert go_on.wait(60.0)
-        played(checkpoint, directory)
-
-    first = threading.Thread(target=watching.run, args=(Evaluations(play=slowly),))
-    first.start()
-    assert first_is_at_work.wait(60.0)
-    second = Watching(watching.directory, [go_on.set, first.join])
-    assert second.run(evaluations) == 0
-    assert (second.meanwhile, evaluations.asked, watching.done) == ([], [], [0, 50, 100])
-
-
 @pytest.mark.parametrize("run", ["step_0", "best_step_0"])
 def test_a_run_in_which_ranks_of_a_killed_runner_are_at_work_waits(watching, run):
     (watching.directory / "watch" / run).mkdir(parents=True)
@@ -286,9 +214,6 @@ def test_a_run_in_which_ranks_of_a_killed_runner_are_at_work_waits(watching, run
     order = ["step_50", "step_100", "step_0"] if run == "step_0" else ["step_0", "step_50", "step_100"]
     assert [*at_work] == [*order, "best_step_0"]
     assert (at_work[run], at_work["step_100"], watching.meanwhile) == (False, True, [])
-
-
-# The best is scored again.
 
 
 @pytest.mark.parametrize(
@@ -324,31 +249,6 @@ def test_a_score_of_an_earlier_best_is_not_that_of_this_one(watching):
     evaluations = Evaluations()
     assert watching.run(evaluations) == 0
     assert (evaluations.asked, evaluations.asked_again) == ([150], [150])
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "ends_with", "told"),
-    [
-        (KILLED, 0, "  in others it could not be scored: its process ended with -9"),
-        (INTERRUPTED, 130, "step 100: 100.0 % [20.7, 100.0] of 1 episodes"),
-    ],
-)
-def test_what_did_not_end_is_no_score(watching, exit_code, ends_with, told):
-    assert watching.run(Evaluations(exit_codes=[DONE, DONE, DONE, exit_code])) == ends_with
-    assert told in watching.said[-2:]
-    assert not (watching.directory / "watch" / "best.json").exists()
-
-
-def test_a_best_that_is_gone_is_told(watching):
-    def play(checkpoint, directory, seed_offset):
-        played(checkpoint, directory)
-        checkpoint.path.unlink()
-
-    assert watching.run(Evaluations(play=play)) == 0
-    assert watching.said[-2] == f"  in others it could not be scored: {watching.training / 'model_0.pt'} is gone"
-    best = best_of(scores_of(points_of_watch(watching.directory / "watch")))
-    assert best is not None
-    assert best.step == 0
 
 
 def test_services_get_one_run_for_the_whole_watch(watching):

@@ -1,19 +1,31 @@
 """Recordings written as a LeRobot dataset."""
 
 import json
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.lerobot.layout import QUANTILES, Column, DatasetVersion, FileSizes, whole_arrays
+from isaaclab_arena.lerobot.layout import (
+    QUANTILES,
+    ColumnSpool,
+    DatasetVersion,
+    FileSizes,
+    TableExtent,
+    VideoWriter,
+    array_statistics,
+    read_columns,
+    read_frames,
+)
 from isaaclab_arena.lerobot.reading import open_dataset, write_recordings
 from isaaclab_arena.lerobot.writing import ANY_MODEL, LeRobotOptions, write_lerobot_dataset
 from isaaclab_arena.storage.episodes import list_episodes, read_episode
 from isaaclab_arena_gr00t.convert import model_columns
 from tests.gr00t.data.recordings import HEIGHT, PANDA_YAML, WIDTH, picture_series, record, record_run, recorded_episode
-from tests.gr00t.servers import plain
 from tests.layouts import LAYOUTS
 
 # From a run to a dataset and back.
@@ -202,23 +214,22 @@ def test_pictures_of_odd_size_come_back_in_their_own(tmp_path, lossless, shape):
     assert brought_back(dataset, tmp_path)[0].arrays["camera_obs/wrist_cam_rgb"].shape == pictures.shape
 
 
-def test_an_interrupted_conversion_is_no_dataset(run_directory, tmp_path):
+def test_an_interrupted_conversion_is_no_dataset_and_a_directory_that_holds_something_is_left_alone(
+    run_directory, tmp_path
+):
     def stop(done, due):
         if done == 2:
             raise KeyboardInterrupt
 
+    target = tmp_path / "dataset"
     with pytest.raises(KeyboardInterrupt):
-        write_lerobot_dataset(run_directory, tmp_path / "dataset", LeRobotOptions(no_videos=True), told=stop)
+        write_lerobot_dataset(run_directory, target, LeRobotOptions(no_videos=True), told=stop)
+    before = sorted(target.rglob("*"))
     with pytest.raises(StorageError, match="conversion"):
-        open_dataset(tmp_path / "dataset")
-
-
-def test_a_directory_that_holds_something_is_left_alone(run_directory, tmp_path):
-    (tmp_path / "dataset").mkdir()
-    (tmp_path / "dataset" / "mine.txt").write_text("keep")
+        open_dataset(target)
     with pytest.raises(ConfigError, match="--output_dir"):
         converted(run_directory, tmp_path)
-    assert [path.name for path in (tmp_path / "dataset").iterdir()] == ["mine.txt"]
+    assert sorted(target.rglob("*")) == before
 
 
 ODD = np.zeros((4, 4, 6, 8), np.uint8)
@@ -264,31 +275,53 @@ def test_episodes_that_do_not_fit_together_are_refused_by_name(tmp_path, more, e
         converted(tmp_path / "run", tmp_path)
 
 
-JOINTS = np.arange(14, dtype=np.float32).reshape(2, 7)
-FINGERS = np.array([[70, 71], [72, 73]], np.float32)
-ARRAYS = {"obs/joints": JOINTS, "obs/fingers": FINGERS}
+# The files of a LeRobot dataset.
 
 
-def reordered(**groups: tuple[int, ...]) -> Column:
-    sources = {"obs/joints": 7, "obs/fingers": 2}
-    return Column(sources=sources, groups=groups, names=tuple("abcdefghi"))
+# Tables that unfold.
 
 
-def test_a_column_holds_its_groups_side_by_side_in_their_own_order():
-    column = reordered(hand=(8, 7), arm=(6, 0))
-    assert column.packed(ARRAYS).tolist() == [[71, 70, 6, 0], [73, 72, 13, 7]]
-    assert column.spans() == {"hand": (0, 2), "arm": (2, 4)}
-    assert column.size == 4
+def test_the_values_of_a_list_are_counted_whatever_its_elements_are_called(tmp_path):
+    lists = pa.array([[0.0] * 100_000] * 2, pa.list_(pa.field("anything", pa.float64())))
+    parquet.write_table(
+        pa.table({"index": [0, 0], "action": lists}), tmp_path / "table.parquet", use_compliant_nested_type=False
+    )
+    with pytest.raises(StorageError, match=r"'action.list.anything' has 200000"):
+        read_columns(tmp_path / "table.parquet", ["action"], TableExtent(key="index", value=0, num_rows=2, max_size=9))
 
 
-def test_what_a_column_holds_whole_comes_back_and_else_its_group_is_named():
-    column = reordered(hand=(8, 7), arm=(6, 5, 4, 3, 2, 1, 0))
-    assert plain(column.unpacked(column.packed(ARRAYS))) == plain(ARRAYS)
-    column = reordered(hand=(8, 7), arm=(6, 5, 4, 3, 2, 1))
-    arrays = column.unpacked(column.packed(ARRAYS))
-    assert list(arrays) == ["obs/fingers", "obs/arm"]
-    assert arrays["obs/arm"].tolist() == JOINTS[:, 6:0:-1].tolist()
-    whole = whole_arrays({"joints": ("obs/joints", 7), "fingers": ("obs/fingers", 2)})
-    assert whole.spans() == {"joints": (0, 7), "fingers": (7, 9)}
-    assert whole.names[6:8] == ("joints_6", "fingers_0")
-    assert whole.packed(ARRAYS)[0].tolist() == [*range(7), 70, 71]
+def test_large_values_lose_no_digits_of_their_spread_and_a_spool_leaves_no_file(tmp_path):
+    values = 1e7 + np.arange(5, dtype=np.float64)[:, None]
+    spool = ColumnSpool(tmp_path, 1)
+    spool.append(values)
+    assert list(tmp_path.iterdir()) == []
+    assert spool.finish()["std"][0] == array_statistics(values)["std"][0] == pytest.approx(np.sqrt(2))
+
+
+def video_written(path, episodes, *, lossless, fps=20):
+    video = VideoWriter(path, fps=fps, lossless=lossless)
+    for frames in episodes:
+        video.add(frames)
+    video.close()
+    return path
+
+
+EPISODES = [picture_series(seed, length) for seed, length in ((0, 5), (9, 1), (4, 8))]
+
+
+@pytest.mark.parametrize("fps", [20, 67, Fraction(5, 2)])
+def test_every_episode_of_a_lossless_video_comes_back_bit_by_bit(tmp_path, fps):
+    path = video_written(tmp_path / "video.mp4", EPISODES, lossless=True, fps=fps)
+    first = 0
+    for frames in EPISODES:
+        assert np.array_equal(np.stack([*read_frames(path, fps=float(fps), first=first, count=len(frames))]), frames)
+        first += len(frames)
+
+
+def test_a_missing_frame_and_what_is_no_video_are_named(tmp_path):
+    path = video_written(tmp_path / "video.mp4", EPISODES[:1], lossless=False)
+    with pytest.raises(StorageError, match="no frame 5"):
+        list(read_frames(path, fps=20, first=3, count=4))
+    path.write_bytes(b"not a video" * 50)
+    with pytest.raises(StorageError, match=r"cannot read .*video\.mp4"):
+        list(read_frames(path, fps=20, first=0, count=1))

@@ -17,7 +17,7 @@ LENGTH, ACTION_DIM = 6, 5
 
 
 class Pi(BasePolicy):
-    """What `tests.gr00t.policy.test_openpi_remote_policy.PiWithoutMemory` is in this repository's own interpreter."""
+    """What `tests.gr00t.policy.model_servers.PiWithoutMemory` is in this repository's own interpreter."""
 
     def __init__(self, kind):
         self.kind, self.num_asked = kind, 0

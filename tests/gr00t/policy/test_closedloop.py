@@ -1,24 +1,38 @@
 """A closed loop: which env slots are asked for when, what the model is told, and what comes of its answers."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Mapping
+from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.batching import on_fixed_batch
+from isaaclab_arena.evaluation.job_run import JobRunner
+from isaaclab_arena.evaluation.queues import FixedShare
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.policy import Continuation, PolicyBase
+from isaaclab_arena.storage.commits import read_commits
+from isaaclab_arena.storage.ledger import JobReport, Reproducible
 from isaaclab_arena.testing.environment_conformance import DrawnOnDemand
-from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Modality
+from isaaclab_arena.testing.policy_conformance import PolicyConformance
+from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs, Gr00tClosedloopPolicyArgs, Modality
+from isaaclab_arena_gr00t.policy import gr00t_closedloop_policy
+from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy, policy_device
+from tests.evaluation.jobs import coin_job, settings
+from tests.fakes import CoinBuilder, CoinConfig
 from tests.fakes_environment import ActionLog, episodes
 from tests.gr00t.fakes import (
     ACTION,
+    DIMENSIONS,
     GROUPS,
     HORIZON,
     MODALITIES,
@@ -26,9 +40,12 @@ from tests.gr00t.fakes import (
     FakeModality,
     LimbEnvironment,
     LimbPolicy,
+    RandomModel,
     write_policy_yaml,
 )
-from tests.policy.playing import actions_of, start
+from tests.gr00t.panda_checkpoint import POLICY, save_small_checkpoint, write_panda_yaml
+from tests.machine import show_gpus
+from tests.policy.playing import actions_of, job_of, start
 
 CHUNK = 4
 
@@ -60,14 +77,6 @@ def played(
     """Play episodes and return their actions."""
     policy = on_fixed_batch(made(directory, policy_class, **args), batch)
     return actions_of(policy, LimbEnvironment(num_envs), episodes(12))
-
-
-def test_actions_are_the_models_in_the_order_of_the_simulation(tmp_path):
-    env, policy = LimbEnvironment(2), made(tmp_path, CountingPolicy)
-    observation = started(env, policy, [0, 1])
-    for query, step in ((0, 0), (0, 1), (0, 2), (0, 3), (1, 0)):
-        action = policy.get_action(env, observation)
-        assert action.tolist() == [[100.0 * query + 10 * step + joint for joint in range(len(ACTION))]] * 2
 
 
 def test_the_model_is_told_what_the_environment_shows_in_groups_and_pictures_of_its_own(tmp_path):
@@ -104,17 +113,6 @@ def test_only_env_slots_that_need_a_chunk_are_asked_for(tmp_path):
     assert asked == [[3], [], [1], [], [2], [], [1], [], [2]]
 
 
-def test_an_env_slot_whose_episode_has_ended_is_not_asked_for_any_more(tmp_path):
-    env, policy = LimbEnvironment(2), made(tmp_path)
-    observation = started(env, policy, [0, 1])
-    policy.get_action(env, observation)
-    policy.end_episodes(env, [0])
-    action = [policy.get_action(env, observation) for _ in range(CHUNK)][-1]
-    assert [query.batch_size for query in policy.queries] == [2, 1]
-    assert not action[0].any()
-    assert action[1].any()
-
-
 def test_the_job_has_the_first_word_then_the_episode_then_the_yaml_file(tmp_path):
     silent = {"language_instruction": "stand still"}
     policy = made(tmp_path, yaml=silent)
@@ -143,33 +141,6 @@ def test_the_seeds_of_an_episodes_queries_are_those_of_its_policy_stream(tmp_pat
     streams = [np.random.default_rng(np.random.SeedSequence(7, spawn_key=(1, index))) for index in (1, 0)]
     expected = [[int(stream.integers(2**63)) for stream in streams] for _ in range(2)]
     assert [query.noise_seeds for query in policy.queries] == expected
-
-
-def test_more_env_slots_than_a_query_has_are_asked_for_in_several_and_fewer_are_filled_up(tmp_path):
-    env, policy = LimbEnvironment(5), made(tmp_path, rows_per_query=3)
-    observation = started(env, policy, [0, 1, 2, 3, 4])
-    policy.get_action(env, observation)
-    assert [query.batch_size for query in policy.queries] == [3, 3]
-    last = policy.queries[1]
-    assert last.noise_seeds[2] == 0
-    np.testing.assert_array_equal(last.observation["state"]["arm"][2], last.observation["state"]["arm"][0])
-
-
-@pytest.fixture
-def deterministic() -> Iterator[None]:
-    torch.use_deterministic_algorithms(mode=True)
-    yield
-    torch.use_deterministic_algorithms(mode=False)
-
-
-def test_a_deterministic_run_asks_on_its_fixed_batch_and_gives_the_same_bits_for_any_number_of_env_slots(
-    tmp_path, deterministic
-):
-    alone, together = (played(tmp_path, num_envs, batch=8) for num_envs in (1, 5))
-    assert all(torch.equal(together[index], alone[index]) for index in alone)
-    policy = made(tmp_path)
-    rollout(LimbEnvironment(3), on_fixed_batch(policy, 8), episodes(4), [])
-    assert {query.batch_size for query in policy.queries} == {8}
 
 
 def test_temporal_ensembling_asks_in_every_step_and_begins_anew_with_every_episode(tmp_path):
@@ -243,11 +214,9 @@ def test_a_model_that_looks_back_is_shown_each_env_slots_own_steps_and_before_th
 
 
 WRONG_ARMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    r"\(2, 3, 2\)": lambda arm: arm[:, :3],
     r"\(1, 6, 2\)": lambda arm: arm[:-1],
     "not finite": lambda arm: arm * np.nan,
     r"1e\+300": lambda arm: arm + np.float64(1e300),
-    "complex64": lambda arm: arm.astype("complex64"),
     "<U9": lambda arm: arm.astype("U9"),
 }
 
@@ -309,15 +278,6 @@ def test_a_model_that_tells_no_sizes_is_tried_out_before_the_first_step(tmp_path
         policy.check_environment(LimbEnvironment(2))
 
 
-class LooksFarBack(RememberingPolicy):
-    """Is shown pictures of steps of which most are no multiple of its chunks' length, and never the present one."""
-
-    modalities: Mapping[str, Modality] = {
-        **RememberingPolicy.modalities,
-        "video": FakeModality(delta_indices=[-9, -2, -1], modality_keys=["ego", "aside"]),
-    }
-
-
 @pytest.mark.parametrize(("num_envs", "batch"), [(1, None), (3, 4)])
 @pytest.mark.parametrize(
     ("policy_class", "args", "share"),
@@ -326,7 +286,6 @@ class LooksFarBack(RememberingPolicy):
         (LimbPolicy, {"temporal_ensemble_coeff": 0.1}, 1.0),
         # Of four steps it is shown one and the one after it.
         (RememberingPolicy, {}, 0.65),
-        (LooksFarBack, {}, 0.85),
     ],
 )
 def test_the_pictures_that_it_announces_are_enough(tmp_path, policy_class, args, share, num_envs, batch):
@@ -384,3 +343,231 @@ def test_predictions_that_are_averaged_cannot_be_late(tmp_path):
     policy = made(tmp_path, temporal_ensemble_coeff=0.1)
     with pytest.raises(ConfigError, match="temporal_ensemble_coeff"):
         policy.chunk_traits()
+
+
+# The policy whose model is in this process: its device, its checkpoint, and what is refused before simulation.
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Set how many GPUs this process seems to have, and LOCAL_RANK."""
+
+    def arrange(gpus: int, local_rank: str | None) -> None:
+        show_gpus(monkeypatch, gpus)
+        monkeypatch.delenv("LOCAL_RANK", raising=False)
+        if local_rank is not None:
+            monkeypatch.setenv("LOCAL_RANK", local_rank)
+
+    return arrange
+
+
+EVERYTHING = {"policy_device_id": 3, "policy_device": "cuda:1", "yaml": "cpu"}
+# LOCAL_RANK, number of GPUs, what is given, and the device or what the refusal says.
+DEVICES: list[tuple[str | None, int, dict[str, Any], str]] = [
+    # LOCAL_RANK comes before everything but the CPU.
+    ("2", 4, EVERYTHING, "cuda:2"),
+    ("2", 4, {"policy_device": "cpu", "yaml": "cuda"}, "cpu"),
+    ("2", 1, EVERYTHING, "cuda:0"),
+    ("2", 0, EVERYTHING, "cpu"),
+    ("2", 2, {}, "LOCAL_RANK is 2"),
+    ("two", 4, EVERYTHING, "LOCAL_RANK='two'"),
+    # Then the id, the device of the job, that of the YAML file, and what there is.
+    (None, 4, EVERYTHING, "cuda:3"),
+    (None, 4, {"policy_device": "cuda:1", "yaml": "cpu"}, "cuda:1"),
+    (None, 4, {"yaml": "cuda:2"}, "cuda:2"),
+    (None, 4, {"yaml": "cuda"}, "cuda:0"),
+    (None, 4, {}, "cuda:0"),
+    (None, 0, {}, "cpu"),
+    # A GPU that there is not.
+    (None, 2, {"policy_device_id": 2}, "policy_device_id: 'cuda:2'"),
+    (None, 0, {"policy_device": "cuda"}, "policy_device: 'cuda'"),
+    (None, 2, {"yaml": "cuda:2"}, "policy_device: 'cuda:2'"),
+    (None, 2, {"policy_device_id": -1}, "policy_device_id: -1"),
+    (None, 2, {"policy_device": "gpu"}, "'gpu' is not a device"),
+]
+
+
+@pytest.mark.parametrize(("local_rank", "gpus", "given", "expected"), DEVICES)
+def test_the_device_of_the_model_is_the_first_that_is_given(machine, local_rank, gpus, given, expected):
+    machine(gpus, local_rank)
+    options = {key: value for key, value in given.items() if key != "yaml"}
+    args = Gr00tClosedloopPolicyArgs(policy_config_yaml_path="p.yaml", **options)
+    if expected.startswith(("cpu", "cuda:")):
+        assert policy_device(args, given.get("yaml")) == torch.device(expected)
+    else:
+        with pytest.raises(ConfigError) as refused:
+            policy_device(args, given.get("yaml"))
+        assert expected in str(refused.value)
+
+
+def job(yaml: str, policy_type: str = POLICY, options: dict[str, Any] | None = None, **changes: Any) -> JobConfig:
+    return job_of(policy_type, {"policy_config_yaml_path": yaml, **(options or {})}, **changes)
+
+
+def checkpoint(directory: Path, *names: str) -> None:
+    directory.mkdir()
+    for name in names:
+        # Weights without a tensor: the size of the header, and the header.
+        (directory / name).write_bytes(b"\x02" + bytes(7) + b"{}" if name.endswith(".safetensors") else b"{}")
+
+
+class FakeModel:
+    """Stands for the model package's policy, and counts how often it was to be compiled."""
+
+    def __init__(self, **_: Any) -> None:
+        self.num_compiled = 0
+
+    def compile(self) -> None:
+        self.num_compiled += 1
+
+
+def with_model(model: type, directory: Path, monkeypatch, **options: Any) -> Gr00tClosedloopPolicy:
+    monkeypatch.setitem(sys.modules, "gr00t.policy.gr00t_policy", SimpleNamespace(Gr00tPolicy=model))
+    if not (directory / "checkpoint").exists():
+        checkpoint(directory / "checkpoint", "config.json", "model.safetensors")
+    yaml = write_panda_yaml(directory / "p.yaml", policy_device="cpu")
+    return Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml, **options))
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_model_is_compiled_once_if_the_job_asks_for_it(tmp_path, monkeypatch, asked):
+    policy = with_model(FakeModel, tmp_path, monkeypatch, compile_model=asked)
+    sharing = policy.with_own_memory()
+    assert sharing is not None
+    assert sharing.policy is policy.policy
+    assert policy.policy.num_compiled == asked
+
+
+def test_a_compiled_model_is_asked_for_as_many_env_slots_each_time(tmp_path, monkeypatch):
+    policy = with_model(FakeModel, tmp_path, monkeypatch, compile_model=True)
+    policy.device = torch.device("cuda:0")
+    assert policy.slots_per_call(24) == 24
+    assert with_model(FakeModel, tmp_path, monkeypatch, compile_model=True, rows_per_query=8).slots_per_call(24) == 8
+
+
+def test_a_model_package_that_cannot_be_compiled_is_named(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="compile_model"):
+        with_model(SimpleNamespace, tmp_path, monkeypatch, compile_model=True)
+
+
+def test_without_a_model_package_it_is_said_how_to_get_one(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gr00t.data.embodiment_tags", None)
+    with pytest.raises(ConfigError, match="submodules/Isaac-GR00T"):
+        gr00t_closedloop_policy.embodiment_tag("GR1")
+
+
+LATER = Enum("LATER", {"LIBERO_PANDA": "libero_sim", "SIMPLER_ENV_WIDOWX": "simpler_env_widowx"})
+"""Tags of GR00T N1.7's package."""
+
+
+@pytest.mark.parametrize(
+    ("written", "name", "later"),
+    [
+        ("gr1", "GR1", False),
+        # GR00T N1.7 calls the same robots otherwise.
+        ("libero_sim", "LIBERO_PANDA", False),
+        ("Unitree_G1_full_body_with_waist_height_nav_cmd", "UNITREE_G1", False),
+        ("libero_panda", "LIBERO_PANDA", True),
+        ("OXE_WIDOWX", "SIMPLER_ENV_WIDOWX", True),
+    ],
+)
+def test_a_robot_is_known_by_what_any_release_calls_it(monkeypatch, written, name, later):
+    if later:
+        monkeypatch.setitem(sys.modules, "gr00t.data.embodiment_tags", SimpleNamespace(EmbodimentTag=LATER))
+    assert gr00t_closedloop_policy.embodiment_tag(written).name == name
+
+
+class TestConformance(PolicyConformance):
+    policy_class = Gr00tClosedloopPolicy
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def checkpoint(cls, tmp_path_factory):
+        directory = tmp_path_factory.mktemp("conformance")
+        # It looks back.
+        steps = {"video": [-3, 0], "state": [-3, 0], "action": list(range(HORIZON)), "language": [0]}
+        shown = {name: (steps[name], each.modality_keys) for name, each in MODALITIES.items()}
+        limits = {
+            name: {key: [[-1.0] * size, [1.0] * size] for key, size in sizes.items()}
+            for name, sizes in DIMENSIONS.items()
+        }
+        save_small_checkpoint(directory / "checkpoint", shown, limits)
+        yaml_path = write_policy_yaml(directory, model_path="checkpoint", policy_device="cpu")
+        cls.options = {"policy_config_yaml_path": yaml_path}
+
+    def make_environment(self, num_envs: int) -> LimbEnvironment:
+        return LimbEnvironment(num_envs)
+
+
+# A model package that ignores what it is told about noise promises the plan, whatever it says of itself.
+
+
+class Honouring(RandomModel):
+    """Says that it honours seeds, and does."""
+
+    def __init__(self) -> None:
+        super().__init__("noise_seeds")
+
+
+class Lying(Honouring):
+    """Says that it honours seeds, and draws from torch's generator."""
+
+    def seeds(self, batch_size: int, options: Any) -> list[int]:
+        return torch.randint(2**31, (batch_size,)).tolist()
+
+
+class Ignoring(RandomModel):
+    """Documents its options as unused, as NVIDIA's does."""
+
+    def seeds(self, batch_size: int, options: Any) -> list[int]:
+        assert options is None
+        return torch.randint(2**31, (batch_size,)).tolist()
+
+
+class LimbBuilder(CoinBuilder):
+    def build(self, config: CoinConfig, *, num_envs: int, device: torch.device, num_threads: int) -> Any:
+        return LimbEnvironment(num_envs)
+
+
+def reported(directory: Path, package: type[RandomModel]) -> tuple[JobReport, dict[int, Any]]:
+    """Return the report of a job with three env slots, and the checksums of its episodes' arrays."""
+    yaml = write_policy_yaml(directory.parent, model_path="owner/name", policy_device="cpu")
+
+    class Policy(Gr00tClosedloopPolicy):
+        @classmethod
+        def from_dict(cls, config_dict: Any) -> Any:
+            return cls(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml))
+
+        def load_policy(self) -> Any:
+            return package()
+
+    job = coin_job("limb", LimbBuilder(), policy_class=Policy, num_envs=3, num_episodes=8)
+    report = JobRunner(settings(directory, no_dataset=False)).run(FixedShare(job=job, share=((0, 8),)))
+    assert report.error is None
+    return report, {line.episode_index: line.checksum for line in read_commits(directory / "limb", "limb").lines}
+
+
+@pytest.mark.parametrize(("package", "because"), [(Ignoring, "noise_seeds"), (Lying, "its neighbours")])
+def test_a_package_that_ignores_it_promises_the_plan_and_says_why(tmp_path, package, because):
+    report, first = reported(tmp_path / "one", package)
+    assert report.reproducible is Reproducible.PLAN
+    assert because in (report.plan_because or "")
+    # Its noise still follows from the episodes that share a query.
+    torch.rand(100)
+    assert reported(tmp_path / "two", package)[1] == first
+    assert len(set(first.values())) == 8
+
+
+def test_torchs_generators_are_put_back_after_each_query(tmp_path):
+    yaml = write_policy_yaml(tmp_path, model_path="owner/name", policy_device="cpu")
+    policy = Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml), model=Ignoring())
+    shown = {
+        "video": {key: np.zeros((2, 1, 4, 4, 3), np.uint8) for key in ("ego", "aside")},
+        "state": {key: np.zeros((2, 1, 2), np.float32) for key in ("arm", "leg", "hand")},
+        "language": {"annotation.human.task_description": [["move"]] * 2},
+    }
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    first, again, other = (policy.query(shown, seeds)["arm"].tolist() for seeds in ([1, 2], [1, 2], [2, 1]))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert first == again != other

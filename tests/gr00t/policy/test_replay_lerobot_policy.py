@@ -60,14 +60,16 @@ class TestConformance(PolicyConformance):
         return ScriptedEnvironment(num_envs, endings=("timeout",))
 
 
-@pytest.mark.parametrize("num_envs", [1, 8])
-def test_each_episode_plays_the_trajectory_of_its_index(dataset, num_envs):
+def test_each_episode_plays_the_trajectory_of_its_index(dataset):
     policy = replay(dataset)
     assert policy.num_episodes() == 3
-    actions, records = play(policy, 3, num_envs)
+    actions, records = play(policy, 3, num_envs=2)
     for number, length in enumerate((3, 2, 3)):
         assert torch.equal(actions[number], torch.from_numpy(three(length) + number))
     assert {record.episode.episode_index: record.length for record in records} == {0: 3, 1: 2, 2: 3}
+    assert not policy.can_play(3)
+    with pytest.raises(PolicyError, match="no trajectory 3"):
+        play(policy, 4)
 
 
 def test_one_trajectory_is_played_in_every_episode_and_from_its_start(dataset):
@@ -84,26 +86,19 @@ def test_max_steps_end_an_episode_before_its_trajectory(dataset):
     assert {(record.length, record.termination) for record in records} == {(2, "policy_finished")}
 
 
-def test_a_single_env_slot_begins_again_while_others_play_on(dataset):
-    policy, environment = replay(dataset), ScriptedEnvironment(2)
-    policy.start_episodes(environment, [start(0, 0), start(1, 2)])
-    assert policy.get_action(environment, {})[:, 0].tolist() == [0, 2]
-    policy.reset(torch.tensor([0]))
-    assert policy.get_action(environment, {})[:, 0].tolist() == pytest.approx([0, 2.3])
-
-
-def test_an_episode_without_a_trajectory_is_told_with_those_that_exist(dataset):
-    policy = replay(dataset)
-    assert not policy.can_play(3)
-    with pytest.raises(PolicyError, match="has no trajectory 3; it has 0 to 2"):
-        play(policy, 4)
+def test_trajectories_with_gaps_are_replayed_one_after_the_other(dataset):
+    policy = replay(dataset, episodes=[2, 0])
+    assert policy.num_episodes() == 2
+    assert not policy.can_play(2)
+    actions, _ = play(policy, 2)
+    assert [int(actions[index][0, 0]) for index in range(2)] == [2, 0]
 
 
 def test_what_does_not_fit_is_told_before_anything_starts(dataset, tmp_path):
     yaml_file = tmp_path / "policy.yaml"
     yaml_file.write_text("dataset_path: nowhere\n")
     for options, key, says in (
-        ({"dataset_path": str(dataset)}, "dataset_path", "have shape (3, 3)"),
+        ({"dataset_path": str(dataset)}, "dataset_path", "shape (3, 3)"),
         ({"policy_config_yaml_path": str(yaml_file)}, "policy_config_yaml_path", f"{yaml_file}: dataset_path: "),
         ({"dataset_path": str(dataset), "trajectory_index": 9}, "trajectory_index", "no trajectory 9"),
     ):
@@ -121,6 +116,8 @@ def test_what_does_not_fit_is_told_before_anything_starts(dataset, tmp_path):
         ({"dataset_path": "nowhere"}, "dataset_path"),
         ({"dataset_path": None}, "dataset_path"),
         ({"trajectory": 1}, "trajectory"),
+        ({"episodes": [0, 7]}, "episodes"),
+        ({"episodes": "present", "trajectory_index": 0}, "trajectory_index"),
     ],
 )
 def test_wrong_options_are_named(dataset, options, key):
@@ -129,25 +126,20 @@ def test_wrong_options_are_named(dataset, options, key):
         ReplayLerobotPolicy.from_dict({name: value for name, value in given.items() if value is not None})
 
 
-def test_another_rate_is_told(dataset):
+def test_another_rate_and_actions_in_another_order_of_the_same_names_are_told(dataset, tmp_path):
     environment = ScriptedEnvironment(1)
     connections = replay(dataset).connections(environment)
     assert str(connections) == "action -> action"
     assert connections.doubts(environment) == []
-    environment.control_dt = 0.02
-    (doubt,) = connections.doubts(environment)
-    assert "has 20 control steps per second, the environment 50" in doubt
-
-
-def test_actions_in_another_order_of_the_same_names_are_told(dataset, tmp_path):
     copy = shutil.copytree(dataset, tmp_path / "copy")
     info = json.loads((copy / "meta/info.json").read_text())
     info["features"]["action"]["names"] = ["lift", "grip", "turn"]
     (copy / "meta/info.json").write_text(json.dumps(info))
-    environment = ScriptedEnvironment(1)
+    environment.control_dt = 0.02
     environment.action_spec = dataclasses.replace(environment.action_spec, names=("turn", "lift", "grip"))
-    (doubt,) = replay(copy).connections(environment).doubts(environment)
-    assert "its action in the order lift, grip, turn, the environment takes turn, lift, grip" in doubt
+    rate, order = replay(copy).connections(environment).doubts(environment)
+    assert "20 control steps" in rate
+    assert "lift, grip, turn" in order
 
 
 def table_of(dataset):
@@ -176,11 +168,11 @@ class TestHeldAgainstTheJob:
 
     def test_another_environment_seed_or_start_is_told(self, lifted):
         (start,) = self.job(lifted).doubts
-        assert "episode 1 starts from other conditions than the recorded episode 2" in start
+        assert "episode 1 starts" in start
         (seed,) = self.job(lifted, seed=4).doubts
-        assert "with seed 3 and not 4" in seed
+        assert "seed 3" in seed
         environment, *_ = self.job(lifted, environment="stack").doubts
-        assert environment == f"{lifted} was recorded in 'lift_object', and is used in 'stack'"
+        assert "used in 'stack'" in environment
         assert self.job(lifted, trajectory_index=0).doubts == ()
 
     def test_rows_out_of_order_are_played_in_order(self, lifted):
@@ -195,7 +187,7 @@ class TestHeldAgainstTheJob:
         table, rows = table_of(lifted)
         place = rows.column_names.index("frame_index")
         parquet.write_table(rows.set_column(place, "frame_index", pa.array([0] * rows.num_rows)), table)
-        with pytest.raises(ConfigError, match="episode 0 has a frame_index twice"):
+        with pytest.raises(ConfigError, match="frame_index twice"):
             self.job(lifted)
 
     def test_an_episode_that_is_in_another_table_than_the_dataset_says_is_found_there_and_told(self, lifted):
@@ -206,12 +198,12 @@ class TestHeldAgainstTheJob:
         expected = recorded_episode(2, 5, "lift_object").arrays["actions"]
         assert np.array_equal(replay(lifted).dataset.columns(1, ["action"])["action"], expected)
         told, _ = self.job(lifted).doubts
-        assert told == f"{lifted} names another table for episode 1 than the one that has it"
+        assert "table for episode" in told
 
     def test_rows_that_are_nowhere_are_told_before_anything_runs(self, lifted):
         table, rows = table_of(lifted)
         parquet.write_table(rows.slice(0, rows.num_rows - 1), table)
-        with pytest.raises(ConfigError, match=r"episode 1: .* has 4 rows of episode 1, expected 5"):
+        with pytest.raises(ConfigError, match=r"4 rows.*expected 5"):
             self.job(lifted)
         assert self.job(lifted, num_episodes=1).num_played == 1
         assert self.job(lifted, episodes=[0]).num_played == 1
@@ -220,20 +212,7 @@ class TestHeldAgainstTheJob:
         info = json.loads((lifted / "meta/info.json").read_text())
         (lifted / "meta/info.json").write_text(json.dumps(info | {"total_episodes": 9}))
         told, _ = self.job(lifted).doubts
-        assert told == f"{lifted / 'meta/info.json'} says that there are 9 episodes, and 2 are"
-
-
-def test_trajectories_with_gaps_are_replayed_one_after_the_other(dataset, tmp_path):
-    copy = shutil.copytree(dataset, tmp_path / "copy")
-    policy = replay(copy, episodes=[2, 0])
-    assert policy.num_episodes() == 2
-    assert not policy.can_play(2)
-    actions, _ = play(policy, 2)
-    assert [int(actions[index][0, 0]) for index in range(2)] == [2, 0]
-    with pytest.raises(ConfigError, match=r"episodes: .* holds no trajectory 7; it holds trajectory 0 to trajectory 2"):
-        replay(copy, episodes=[0, 7])
-    with pytest.raises(ConfigError, match="trajectory_index: is given too"):
-        replay(copy, episodes="present", trajectory_index=0)
+        assert told.startswith(str(lifted / "meta/info.json"))
 
 
 class TestWithJointFiles:
@@ -275,10 +254,5 @@ class TestWithJointFiles:
         policy = ReplayLerobotPolicy.from_dict({"policy_config_yaml_path": str(files / "replay.yaml")})
         environment = ScriptedEnvironment(1, action_dim=8)
         environment.action_spec = ArraySpec(shape=(8,), names=tuple("abcdefgh"))
-        with pytest.raises(ConfigError, match="in the environment it is 'a'"):
+        with pytest.raises(ConfigError, match="it is 'a'"):
             policy.check_environment(environment)
-
-    def test_a_wrong_key_is_told_with_the_file(self, files):
-        (files / "replay.yaml").write_text("dataset_pth: dataset\n")
-        with pytest.raises(ConfigError, match=r"replay\.yaml.*dataset_pth.*did you mean 'dataset_path'"):
-            ReplayLerobotPolicy.from_dict({"policy_config_yaml_path": str(files / "replay.yaml")})

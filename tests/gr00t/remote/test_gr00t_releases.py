@@ -1,29 +1,25 @@
 """GR00T's released servers are asked, and its released clients are answered, in the form that each of them knows."""
 
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-from gr00t.data.types import ModalityConfig
 from gr00t.policy.gr00t_policy import Gr00tSimPolicyWrapper
-from gr00t.policy.policy_server import PolicyServer
 from gr00t.policy.server_client import PolicyClient
 
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
-from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicy
 from tests.fakes_environment import episodes
 from tests.gr00t.fakes import MODALITIES, LimbEnvironment, LimbPolicy, network_answer, write_policy_yaml
-from tests.gr00t.servers import PONG, NetworkPolicy, answering, plain, serving
+from tests.gr00t.policy.model_servers import gr00t_at
+from tests.gr00t.servers import NetworkPolicy, plain, serving
 from tests.outsiders.gr00t_peers import (
-    N1_6,
     N1_7,
-    N1_7_ALONE,
     RELEASES,
     Modality,
     ReleasedClient,
@@ -38,42 +34,25 @@ each_release = pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASE
 # Their servers, asked by the policy of this project.
 
 
-def remote_policy(directory, port: int) -> Gr00tRemoteClosedloopPolicy:
-    options = {"remote_host": "127.0.0.1", "remote_port": port, "timeout_s": 20.0, "wait_for_server_s": 5.0}
-    return Gr00tRemoteClosedloopPolicy.from_dict(
-        {"policy_config_yaml_path": write_policy_yaml(directory), "rows_per_query": 2, **options}
-    )
-
-
-def server_of(changes: Mapping[str, tuple[list[int], list[str]]] = {}, **options: Any) -> ReleasedServer:
+def server_of(act: Callable[..., dict[str, np.ndarray]] | None = None, **options: Any) -> ReleasedServer:
     modalities = {
         name: Modality(delta_indices=list(each.delta_indices), modality_keys=list(each.modality_keys))
         for name, each in MODALITIES.items()
     }
-    modalities |= {name: Modality(delta_indices=steps, modality_keys=keys) for name, (steps, keys) in changes.items()}
 
-    def act(observation: dict[str, Any], options: Any) -> dict[str, np.ndarray]:
+    def answer(observation: dict[str, Any], options: Any) -> dict[str, np.ndarray]:
         return network_answer(observation, options["noise_seeds"])
 
-    return ReleasedServer(modalities=modalities, act=act, **options)
+    return ReleasedServer(modalities=modalities, act=act or answer, **options)
 
 
-def actions_here(directory, modalities: Mapping[str, Any]) -> torch.Tensor:
-    """Actions of the same model in this process."""
+def played(policy: PolicyBase) -> torch.Tensor:
+    """Actions of four episodes."""
     environment = LimbEnvironment(2)
-    policy = LimbPolicy(ClosedloopPolicyArgs(policy_config_yaml_path=write_policy_yaml(directory), rows_per_query=2))
-    policy.modalities = modalities
-    rollout(environment, policy, episodes(4), [])
-    return torch.stack(environment.actions)
-
-
-def actions_there(directory, port: int) -> torch.Tensor:
-    environment, policy = LimbEnvironment(2), remote_policy(directory, port)
-    policy.reset()
-    policy.check_environment(environment)
-    result = rollout(environment, policy, episodes(4), [])
-    policy.close()
-    assert result.finished_episodes == 4
+    with closing(policy):
+        policy.reset()
+        policy.check_environment(environment)
+        rollout(environment, policy, episodes(4), [])
     return torch.stack(environment.actions)
 
 
@@ -82,7 +61,8 @@ def actions_there(directory, port: int) -> torch.Tensor:
 def test_a_released_server_is_asked_in_the_form_that_it_reads(tmp_path, release, wrapped):
     server = server_of(wrapped_for_simulation=wrapped)
     with released_server(release, server) as port:
-        assert torch.equal(actions_there(tmp_path, port), actions_here(tmp_path, server.modalities))
+        here = LimbPolicy(ClosedloopPolicyArgs(policy_config_yaml_path=write_policy_yaml(tmp_path), rows_per_query=2))
+        assert torch.equal(played(gr00t_at(port, tmp_path, rows_per_query=2, timeout_s=20.0)), played(here))
         if not wrapped:
             # The model package's own client speaks as the server does, too.
             with closing(PolicyClient("127.0.0.1", port, timeout_ms=20_000)) as client:
@@ -91,60 +71,31 @@ def test_a_released_server_is_asked_in_the_form_that_it_reads(tmp_path, release,
             assert plain(action) == plain(network_answer(observed(1), [3]))
 
 
-def test_a_released_servers_model_that_looks_back_and_has_two_names_for_its_instruction_acts_as_here(tmp_path):
-    """As DROID's in N1.7, whose pictures are those of 15 steps ago and of now."""
-    looks_back = {"video": ([-15, 0], ["ego", "aside"]), "language": ([0], [WORDS, f"{WORDS}_2"])}
-    server = server_of(looks_back)
-    with released_server(N1_7, server) as port:
-        there = actions_there(tmp_path, port)
-    assert torch.equal(there, actions_here(tmp_path, server.modalities))
-    assert not torch.equal(there, actions_here(tmp_path, MODALITIES))
-
-
 def test_an_error_of_a_released_server_is_told_and_not_that_of_another_form(tmp_path):
-    server = server_of()
-
     def refuse(observation: dict[str, Any], options: Any) -> dict[str, np.ndarray]:
-        raise KeyError("the gripper is missing")
+        raise KeyError("no gripper here")
 
-    server.act = refuse
-    with released_server(N1_7, server) as port:
-        policy = remote_policy(tmp_path, port)
-        with pytest.raises(PolicyError, match="the gripper is missing"):
-            rollout(LimbEnvironment(2), policy, episodes(4), [])
-        policy.close()
-
-
-def test_a_server_of_n1_5_is_refused_by_that_name(tmp_path):
-    text = '{"delta_indices":[0],"modality_keys":["video.ego_view"]}'
-    modalities = N1_6.pack({"video": {"__ModalityConfig_class__": True, "as_json": text}})
-    with answering(PONG, modalities) as port, pytest.raises(PolicyError, match=r"as GR00T N1\.5 writes it"):
-        remote_policy(tmp_path, port)
+    with (
+        released_server(N1_7, server_of(refuse)) as port,
+        closing(gr00t_at(port, tmp_path, timeout_s=20.0)) as policy,
+        pytest.raises(PolicyError, match="no gripper here"),
+    ):
+        rollout(LimbEnvironment(2), policy, episodes(4), [])
 
 
 # Their clients, answered by the server of this project.
 
 
-class Arms:
+class Arms(NetworkPolicy):
     """Answers each batch entry with the first number of its state."""
 
     strict = False
-
-    def __init__(self) -> None:
-        self.batch_sizes: list[int] = []
 
     def get_action(self, observation: dict[str, Any], options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         assert set(observation) == {"video", "state", "language"}
         assert observation["video"]["ego"].dtype == np.uint8
         assert observation["language"][WORDS] == [["lift"]] * len(observation["state"]["arm"])
-        self.batch_sizes.append(len(observation["state"]["arm"]))
         return {"arm": observation["state"]["arm"][:, :, :1].repeat(6, axis=1)}, {}
-
-    def get_modality_config(self) -> dict[str, ModalityConfig]:
-        return NetworkPolicy().get_modality_config()
-
-    def reset(self, options: Any = None) -> dict[str, Any]:
-        return {}
 
 
 def observed(number: float, batch_size: int = 1) -> dict[str, Any]:
@@ -170,29 +121,6 @@ def test_a_released_client_reads_what_the_server_answers(release):
         assert "error" in client.get_action({"state": {"arm": np.array([1j])}})
 
 
-def test_clients_of_two_releases_share_a_call_of_the_model_and_each_gets_its_own_form():
-    policy = Arms()
-    server = PolicyServer(policy, port=0)
-    server._listener.start()
-    with (
-        ReleasedClient(N1_6, server.port) as older,
-        ReleasedClient(N1_7_ALONE, server.port) as newer,
-        ThreadPoolExecutor(2) as pool,
-    ):
-        asked = {
-            number: pool.submit(each.get_action, observed(number, batch_size=2))
-            for number, each in ((1.0, older), (2.0, newer))
-        }
-        while len(server._waiting) < 2:
-            server._receive(0.1)
-        server._answer_some()
-        for number, answer in asked.items():
-            action, _ = answer.result()
-            assert action["arm"].tolist() == [[[number]] * 6] * 2
-    server._listener.close(0)
-    assert policy.batch_sizes == [4]
-
-
 @each_release
 def test_a_released_client_for_simulation_is_answered_with_flat_keys(release):
     with serving(Gr00tSimPolicyWrapper(cast(Any, Arms()))) as server, ReleasedClient(release, server.port) as client:
@@ -207,4 +135,4 @@ def test_a_released_client_for_simulation_is_answered_with_flat_keys(release):
         nested, _ = client.get_action(seen)
         assert nested["arm"].tolist() == action["action.arm"].tolist()
         del flat["state.leg"]
-        assert "the observation lacks 'state.leg'" in client.get_action(flat)["error"]
+        assert "lacks 'state.leg'" in client.get_action(flat)["error"]

@@ -1,4 +1,4 @@
-"""Policies of the limb environment behind servers in this process."""
+"""Policies of the limb environment behind servers of each protocol in this process."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from arena_wire.messages import WireLimits
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.rollout import rollout
@@ -18,11 +19,13 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.serve import ServedJob, mapping_of
+from isaaclab_arena.serve import ListenOptions, OpenpiTalks, ServedJob, VlaEvalTalks, WebsocketServer, mapping_of
+from isaaclab_arena_gr00t.serving.gr00t import Gr00tServer
 from tests.fakes import Notebook
 from tests.gr00t.fakes import LimbEnvironment
 
 SEED = 7
+LIMITS = WireLimits(max_message_bytes=100_000)
 
 
 @dataclass(frozen=True)
@@ -171,3 +174,27 @@ def running(server: Any) -> Iterator[int]:
         yield server.port
     finally:
         server.close()
+
+
+@contextmanager
+def serving(
+    protocol: str,
+    policy_class: type[PolicyBase] = WalkPolicy,
+    num_slots: int = 4,
+    *,
+    token: str | None = None,
+    **names: Any,
+) -> Iterator[int]:
+    """Serve a policy by a protocol for the length of a ``with`` block, and yield the port."""
+    with served(num_slots, policy_class=policy_class, **names) as (job, host):
+        listen = ListenOptions(port=0, api_token=token, max_message_bytes=LIMITS.max_message_bytes)
+        if protocol == "gr00t":
+            host.close()
+            server: Any = Gr00tServer(job, listen, max_batch=8, max_wait_ms=2.0)
+        else:
+            talks = (
+                VlaEvalTalks(job, LIMITS) if protocol == "vla_eval" else OpenpiTalks(job, LIMITS, prompt_key="prompt")
+            )
+            server = WebsocketServer(host, talks, listen, job.stated)
+        with running(server) as port:
+            yield port

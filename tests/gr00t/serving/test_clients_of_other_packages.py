@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ import pytest
 
 from isaaclab_arena.evaluation.serving import HostedPolicy, SlotAnswer, checked_observation
 from isaaclab_arena.serve import ServedJob, mapping_of
-from tests.gr00t.serving import test_gr00t, test_openpi, test_vla_eval
-from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, limb_job
+from tests.gr00t.serving.serving_limbs import LookPolicy, StridePolicy, WalkPolicy, limb_job, serving
 from tests.outsiders.client_observations import STEPS, pictures, states, words
 
 CLIENTS = Path(__file__).parents[2] / "outsiders"
@@ -31,60 +31,53 @@ def asked(python: str, script: str, port: int, *words: str, path: str = "") -> d
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def answered(policy_class: type[LookPolicy], session: int) -> list:
-    """Answers of a policy in this process to a client's session."""
+def answers(policy_class: type[LookPolicy], session: int, steps: Sequence[int] = range(STEPS)) -> list[SlotAnswer]:
+    """Answers of a policy in this process to what a client's session shows in some steps of an episode."""
     policy = HostedPolicy(limb_job(policy_class), 1)
     job = ServedJob(policy=policy, mapping=mapping_of(policy.environment.observation_spec, None, None), contents={})
     policy.start(0, job.episode(session), words(session))
-    actions = []
-    for step in range(STEPS):
+    found = []
+    for step in steps:
         shown = job.mapping.observation(pictures(session, step), states(session, step))
         answer = policy.act({0: checked_observation(shown, policy.environment.observation_spec)})[0]
         assert isinstance(answer, SlotAnswer)
-        actions.append(answer.action.tolist())
-    return actions
+        found.append(answer)
+    return found
 
 
-def chunk_of(policy_class: type[LookPolicy], step: int) -> list:
-    """Return a policy's whole answer to what the first session shows in a step, as if its episode began there."""
-    policy = HostedPolicy(limb_job(policy_class), 1)
-    job = ServedJob(policy=policy, mapping=mapping_of(policy.environment.observation_spec, None, None), contents={})
-    policy.start(0, job.episode(0), words(0))
-    shown = job.mapping.observation(pictures(0, step), states(0, step))
-    answer = policy.act({0: checked_observation(shown, policy.environment.observation_spec)})[0]
-    assert isinstance(answer, SlotAnswer)
-    return answer.planned.tolist()
+def answered(policy_class: type[LookPolicy], session: int) -> list:
+    return [answer.action.tolist() for answer in answers(policy_class, session)]
 
 
 @pytest.mark.skipif(not VLA_EVAL_PYTHON, reason="vla-eval's interpreter is missing: make test-benchmarks makes it")
 def test_vla_evals_own_connections_get_what_the_policy_answers_here():
-    with test_vla_eval.serving() as port:
+    with serving("vla_eval") as port:
         found = asked(VLA_EVAL_PYTHON, "vla_eval_client.py", port)
     assert found["actions"] == [answered(WalkPolicy, session) for session in range(len(found["actions"]))]
     assert found["server"] == "isaaclab_arena"
-    assert "observation refused: the observation has no state 'robot_joint_pos'" in found["refused"]
+    assert "no state 'robot_joint_pos'" in found["refused"]
 
 
 @pytest.mark.skipif(not OPENPI_PYTHON, reason="openpi's client is missing: make test-benchmarks installs it")
 @pytest.mark.parametrize("policy_class", [LookPolicy, StridePolicy])
 def test_openpis_own_client_gets_what_the_policy_answers_here(policy_class):
-    with test_openpi.serving(policy_class, images=None, states=None) as port:
+    with serving("openpi", policy_class) as port:
         found = asked(OPENPI_PYTHON, "openpi_own_client.py", port)
     assert found["actions"] == answered(policy_class, 0)
     assert found["program"].startswith("isaaclab-arena")
-    assert "observation refused: the observation has no state 'robot_joint_pos'" in found["refused"]
+    assert "no state 'robot_joint_pos'" in found["refused"]
 
 
 @pytest.mark.skipif(not ISAAC_GR00T_PATH, reason="ISAAC_GR00T_PATH names no checkout of NVIDIA/Isaac-GR00T")
 @pytest.mark.parametrize("policy_class", [LookPolicy, StridePolicy])
 def test_nvidias_own_client_gets_what_the_policy_answers_here(policy_class):
-    with test_gr00t.serving(policy_class, token="secret") as port:
+    with serving("gr00t", policy_class, token="secret") as port:
         found = asked(sys.executable, "gr00t_own_client.py", port, "secret", path=ISAAC_GR00T_PATH)
     assert Path(found["from"]).is_relative_to(ISAAC_GR00T_PATH)
     assert found["video"] == ["front", "side"]
     # Each question is the first observation of an episode, and its answer a whole chunk.
-    chunks = [chunk_of(policy_class, step) for step in range(STEPS)]
+    chunks = [answers(policy_class, 0, [step])[0].planned.tolist() for step in range(STEPS)]
     assert found["actions"] == chunks
     assert found["horizon"] == len(chunks[0])
-    assert "the observation has no state 'robot_joint_pos'" in found["refused"]
+    assert "no state 'robot_joint_pos'" in found["refused"]
     assert "Unauthorized" in found["unauthorised"]

@@ -2,11 +2,7 @@
 
 import csv
 import json
-import os
 import shutil
-import signal
-import time
-from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -16,9 +12,8 @@ from gr00t.model.checkpoint import load_processor
 from safetensors.torch import load_file
 
 from isaaclab_arena.cli.main import main as isaaclab_arena
-from isaaclab_arena.models import read_checkpoint
-from isaaclab_arena_gr00t.training.finetune import STATE_FILE, main
-from tests.end_to_end.launching import ROOT, command, jobs_table, patience_s, run, start, write_jobs
+from isaaclab_arena_gr00t.training.finetune import main
+from tests.end_to_end.launching import ROOT, command, jobs_table, patience_s, run, write_jobs
 from tests.gr00t.training.demonstrations import recording, write_config, write_recordings
 
 
@@ -167,42 +162,3 @@ def test_a_robot_that_the_base_model_does_not_know_is_added_to_it(directory, who
     arguments = ("--max_steps", 1, "--base_model_path", whole / "checkpoint-6", "--policy_config_yaml_path", other)
     assert main(typed(directory, tmp_path, *arguments)) == 0
     assert set(load_processor(tmp_path / "checkpoint-1").embodiments) == {"new_embodiment", "oxe_droid"}
-
-
-def last_rank(output: Path) -> int:
-    """Return the process of rank 1 of a training that writes into a directory."""
-    for process in Path("/proc").glob("[0-9]*"):
-        # Some end while they are looked at.
-        with suppress(OSError):
-            words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
-            if os.fsencode(output) in words and b"RANK=1" in variables:
-                return int(process.name)
-    raise AssertionError("there is no rank 1")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_signal_stops_all_ranks_after_the_same_step_with_a_checkpoint(directory, tmp_path, ranks):
-    module = ["-m", "isaaclab_arena_gr00t.training.finetune"]
-    path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'submodules' / 'Isaac-GR00T'}"}
-    arguments = typed(directory, tmp_path / "out", "--max_steps", 100_000, "--save_every", 100_000)
-    progress = tmp_path / "out" / "progress.csv"
-    training = start(command(*arguments, ranks=ranks, module=module), tmp_path / "log.txt", extra=path)
-    try:
-        deadline = time.monotonic() + patience_s(120)
-        while not (progress.is_file() and ("3", "loss") in measures(tmp_path / "out")):
-            assert training.poll() is None, (tmp_path / "log.txt").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        # One rank alone is told; its launcher only hears that it has left.
-        told = training.pid if ranks == 1 else last_rank(tmp_path / "out")
-        os.kill(told, signal.SIGTERM)
-        code = training.wait(timeout=patience_s(60))
-    finally:
-        training.kill()
-    # A launcher whose ranks have left has an exit code of its own.
-    assert code == (143 if ranks == 1 else 1)
-    [checkpoint] = (tmp_path / "out").glob("checkpoint-*")
-    made = int(checkpoint.name.partition("-")[2])
-    assert 3 <= made < 100_000
-    assert read_checkpoint(checkpoint / STATE_FILE)["num_steps"] == made

@@ -4,14 +4,13 @@ import sys
 import zlib
 from pathlib import Path
 
-import pytest
 import torch
 import torch.distributed as dist
 
 from isaaclab_arena.distributed.context import DistributedContext, leave_process
 from isaaclab_arena.distributed.ranks import initialise
 from isaaclab_arena.storage.episodes import RecordedSteps
-from isaaclab_arena.training.learner import OutOfSyncError, check_synchrony
+from isaaclab_arena.training.learner import check_synchrony
 from isaaclab_arena_gr00t.training.trainer import Trainer
 from tests.gr00t.training.demonstrations import small_trainer
 
@@ -44,10 +43,6 @@ def main(directory: Path) -> None:
             assert len(set(crcs)) == 1, f"the ranks differ after step {trainer.num_steps}: {crcs}"
             assert len(set(of_ranks)) == context.world_size, "the ranks learn from the same samples"
         check_synchrony(trainer.state())
-        if context.rank == 1:
-            next(trainer.average.parameters()).add_(1e-6)
-        with pytest.raises(OutOfSyncError, match=r"average\..* of rank 1 differ"):
-            check_synchrony(trainer.state())
         if context.is_rank_zero:
             sys.stdout.write(f"alike for {NUM_STEPS} steps\n")
 

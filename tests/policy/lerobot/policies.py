@@ -24,13 +24,7 @@ LIMBS: Mapping[str, Any] = {"states": {STATE: ["robot_joint_pos", "fingers"]}}
 
 
 def saved(directory: Path, kind: str = "act", **settings: Any) -> Path:
-    """Return the directory of a policy for the environment of the tests, which looks at one of its two cameras.
-
-    Args:
-        directory: Where it is made.
-        kind: Its type: ``diffusion`` draws noise by entries, ``pi0`` otherwise, ``unheard_of`` for all entries at once.
-        settings: What is to be different in its configuration.
-    """
+    """Return the directory of a policy for the environment of the tests, which looks at one of its two cameras."""
     directory.mkdir(parents=True, exist_ok=True)
     config = {
         "type": kind,
@@ -48,13 +42,7 @@ def saved(directory: Path, kind: str = "act", **settings: Any) -> Path:
 
 
 def normalised(directory: Path, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Path:
-    """Give a policy processors that normalise, as LeRobot saves them.
-
-    Args:
-        directory: That of the policy.
-        before: Statistics of what it is shown, such as ``observation.state.mean``; None for no file of them.
-        after: Those of its action.
-    """
+    """Give a policy processors that normalise, as LeRobot saves them."""
     features = {
         PICTURE: {"type": "VISUAL", "shape": [3, 6, 8]},
         STATE: {"type": "STATE", "shape": [6]},

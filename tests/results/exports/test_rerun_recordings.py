@@ -46,43 +46,26 @@ def catalog(run, tmp_path):
         yield served.client().get_dataset("episodes")
 
 
-def table(catalog):
+def test_a_recording_has_states_rewards_and_pictures_at_each_step_and_films_of_other_cameras(catalog):
     steps = catalog.filter_contents(["/**"]).reader(index="step").to_pandas()
-    return steps[steps["rerun_segment_id"] == "run_lift_7"].sort_values("step").reset_index()
-
-
-def test_a_recording_has_joint_states_actions_and_rewards_at_each_step(catalog):
-    steps = table(catalog)
+    steps = steps[steps["rerun_segment_id"] == "run_lift_7"].sort_values("step").reset_index()
     assert list(steps["step"]) == list(range(NUM_STEPS))
     joints = np.stack(list(steps["/states/articulation/robot/joint_position:Scalars:scalars"]))
     assert np.array_equal(joints, JOINTS)
     assert [reward.item() for reward in steps["/rewards:Scalars:scalars"]] == [0, 1, 2, 3, 4]
     assert [time.total_seconds() for time in steps["time"]] == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
-
-
-def test_a_recording_has_the_pictures_of_its_cameras(catalog):
-    steps = table(catalog)
-    assert steps["/cameras/wrist_cam_rgb:EncodedImage:blob"].notna().sum() == NUM_STEPS
-    assert steps["/cameras/wrist_cam_depth:DepthImage:buffer"].notna().sum() == NUM_STEPS
-    assert steps["/cameras/wrist_cam_segmentation:SegmentationImage:buffer"].notna().sum() == NUM_STEPS
-
-
-def test_a_film_stands_for_a_camera_that_was_not_recorded(catalog):
-    steps = table(catalog)
+    for column in ("rgb:EncodedImage:blob", "depth:DepthImage:buffer", "segmentation:SegmentationImage:buffer"):
+        assert steps[f"/cameras/wrist_cam_{column}"].notna().sum() == NUM_STEPS
     shown = steps[steps["/cameras/viewport:VideoFrameReference:timestamp"].notna()]
     assert list(shown["step"]) == [0, 2, 4]
-
-
-def test_episodes_are_found_by_their_outcome(catalog):
-    episodes = catalog.segment_table().to_pandas().set_index("rerun_segment_id")
+    episodes = catalog.segment_table().to_pandas().set_index("rerun_segment_id").sort_index()
     outcomes = {name: value[0] for name, value in episodes["property:episode:outcome"].items()}
     assert outcomes == {"run_lift_0": "success", "run_lift_7": "timeout"}
-    assert [value[0] for value in episodes.sort_index()["property:episode:success"]] == [True, False]
+    assert [value[0] for value in episodes["property:episode:success"]] == [True, False]
 
 
-def test_a_job_may_be_chosen_and_an_unknown_one_is_refused(run, tmp_path):
+@pytest.mark.parametrize(("job", "words"), [("lft", "'lft'; did you mean 'lift'"), ("reach", "no recorded episode")])
+def test_a_job_that_is_unknown_or_has_no_recording_is_refused(run, tmp_path, job, words):
     pytest.importorskip("rerun", reason="the extra rerun is not installed")
-    with pytest.raises(ConfigError, match="--job: the run has no job 'lft'; did you mean 'lift'"):
-        list(export_rerun(run, tmp_path / "there", jobs=("lft",)))
-    with pytest.raises(ConfigError, match="holds no recorded episode"):
-        list(export_rerun(run, tmp_path / "there", jobs=("reach",)))
+    with pytest.raises(ConfigError, match=words):
+        list(export_rerun(run, tmp_path / "there", jobs=(job,)))

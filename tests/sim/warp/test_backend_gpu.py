@@ -11,7 +11,8 @@ from isaaclab_arena.sim.backend import VisibleWorld
 from isaaclab_arena.sim.backends import MujocoBackend
 from isaaclab_arena.sim.warp_backend import WarpBackend
 from isaaclab_arena.sim.warp_cameras import BatchCameras, Camera, RayTracers
-from tests.sim.warp.test_backend import POSITION_TOLERANCE, VELOCITY_TOLERANCE, begin, drive
+from tests.sim.arm_and_cube import begin, drive
+from tests.sim.warp.test_backend import POSITION_TOLERANCE, VELOCITY_TOLERANCE
 from tests.sim.warp.test_cameras import CLOSE, SAME_PIXELS
 
 pytestmark = pytest.mark.gpu
@@ -46,11 +47,8 @@ def test_it_agrees_with_mujoco_with_and_without_a_graph(model):
     drive(reference, 20)
     # The first step of a kind is launched, those after it are replayed.
     backend = driven(model)
-    for name, tolerance in (
-        ("qpos", POSITION_TOLERANCE),
-        ("site_xpos", POSITION_TOLERANCE),
-        ("qvel", VELOCITY_TOLERANCE),
-    ):
+    tolerances = {"qpos": POSITION_TOLERANCE, "site_xpos": POSITION_TOLERANCE, "qvel": VELOCITY_TOLERANCE}
+    for name, tolerance in tolerances.items():
         apart = (getattr(backend, name).cpu().double() - torch.as_tensor(getattr(reference, name))).abs()
         worst = apart.flatten(1).amax(dim=1)
         # The order of sums is a race; in a world or two the cube is about to slide, which multiplies what they lose.

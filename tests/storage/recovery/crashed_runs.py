@@ -10,17 +10,9 @@ from isaaclab_arena.storage.commits import CommitLine, CommitWriter, attributes_
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episode_file import checksum
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, episode_file_name
-from isaaclab_arena.storage.ledger import (
-    JobReport,
-    PlanEntry,
-    ReportedStatus,
-    RunPlan,
-    write_attempt,
-    write_job_report,
-)
+from isaaclab_arena.storage.ledger import JobReport, PlanEntry, ReportedStatus, RunPlan, write_attempt, write_job_report
 from isaaclab_arena.storage.recovery import Recovery, recover_run
-from tests.results.evidence import attempt
-from tests.storage.plan_entries import plan_entry, run_plan
+from tests.results.evidence import attempt, plan_entry, run_plan
 from tests.storage.recordings import ended, recorded
 
 CONFIG_HASH = "right"

@@ -14,16 +14,32 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage import episodes as hdf5
 from isaaclab_arena.storage.commits import line_text
-from isaaclab_arena.storage.episodes import read_attributes
 from isaaclab_arena.storage.ledger import ReportedStatus, Reproducible
-from isaaclab_arena.storage.recovery import consolidate_leftovers
+from isaaclab_arena.storage.recovery import Recovery, consolidate_leftovers
 from tests.growth import assert_grows_linearly
 from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, planned, recover, state_of
+
+DATASET, LINES, PART = "dataset_lift.hdf5", "episode_results_rank0.jsonl", "e000001.h5"
+FELL = {"outcome": Outcome.ERROR, "error": "it fell"}
+STEPS = {"num_episodes": None, "num_steps": 100}
 
 
 @pytest.fixture
 def job(tmp_path) -> JobOnDisk:
     return JobOnDisk(tmp_path)
+
+
+def repaired(output: Path, *jobs, **how) -> Recovery:
+    """Recover a run; what is repaired once stays so."""
+    recovery = recover(output, *jobs, **how)
+    again = recover(output, *jobs, **how)
+    assert (again.jobs[0].finished, again.notes) == (recovery.jobs[0].finished, ())
+    return recovery
+
+
+def kept(job: JobOnDisk, recovery: Recovery) -> tuple[set[int], dict[str, list[int]], set[str]]:
+    """Finished episodes, intact recordings by file, and what was set aside."""
+    return set(recovery.jobs[0].finished), job.recorded(), job.set_aside()
 
 
 def snapshot(directory) -> dict[str, tuple[int, int, int]]:
@@ -37,15 +53,18 @@ def change_one_value(path, index: int) -> None:
         actions[0, 0] += 1
 
 
-@pytest.mark.parametrize("limit", [{}, {"num_episodes": None, "num_steps": 100}], ids=["episodes", "steps"])
-def test_a_complete_run_is_not_written_to(tmp_path, job, limit):
-    job.finish(0, 1, 2, 3)
-    job.consolidate()
+@pytest.mark.parametrize("limit", [{}, STEPS], ids=["episodes", "steps"])
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_complete_run_is_not_written_to(tmp_path, job, limit, is_recorded):
+    if is_recorded:
+        job.finish(0, 1, 2, 3)
+        job.consolidate()
+    else:
+        job.commit(*(job.line(index, checksum=None, dataset_file=None, episode_file=None) for index in range(4)))
     job.report()
     before = snapshot(tmp_path)
     recovery = recover(tmp_path, planned(**limit))
-    assert (recovery.left(), recovery.notes) == ((), ())
-    assert recovery.jobs[0].finished == {0, 1, 2, 3}
+    assert (recovery.left(), recovery.notes, recovery.jobs[0].finished) == ((), (), {0, 1, 2, 3})
     assert snapshot(tmp_path) == before
 
 
@@ -55,16 +74,15 @@ def test_a_run_that_never_began_has_everything_to_run_except_skipped_jobs_and_no
     assert list(tmp_path.iterdir()) == []
 
 
-def test_committed_episodes_are_finished_and_their_files_go_into_the_dataset_that_their_lines_name(tmp_path):
-    job = JobOnDisk(tmp_path, dataset="dataset_lift_rank2.hdf5")
-    job.finish(0, 2)
-    recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == {0, 2}
+@pytest.mark.parametrize(
+    ("said", "dataset"), [("dataset_lift_rank2.hdf5", "dataset_lift_rank2.hdf5"), ("../../stolen.hdf5", DATASET)]
+)
+def test_committed_episodes_go_into_the_dataset_that_their_lines_name_within_their_job(tmp_path, job, said, dataset):
+    job.finish(0, 2, dataset_file=said)
+    recovery = repaired(tmp_path)
+    assert kept(job, recovery) == ({0, 2}, {dataset: [0, 2]}, set())
+    assert recovery.notes == (f"job 'lift': brought 2 recorded episodes into {dataset}",)
     assert recovery.left()
-    assert job.recorded() == {"dataset_lift_rank2.hdf5": [0, 2]}
-    assert recovery.notes == ("job 'lift': brought 2 recorded episodes into dataset_lift_rank2.hdf5",)
-    again = recover(tmp_path)
-    assert (state_of(again), again.notes) == (state_of(recovery), ())
 
 
 def test_a_consolidation_that_was_interrupted_before_it_removed_the_parts_is_completed(tmp_path, job):
@@ -74,28 +92,7 @@ def test_a_consolidation_that_was_interrupted_before_it_removed_the_parts_is_com
     job.part(0).parent.mkdir()
     for index, content in contents.items():
         job.part(index).write_bytes(content)
-    recover(tmp_path)
-    assert job.recorded() == {"dataset_lift.hdf5": [0, 1]}
-    assert job.set_aside() == set()
-
-
-@pytest.mark.parametrize(
-    ("reports", "is_left"),
-    [
-        ([], True),
-        ([{"status": ReportedStatus.FAILED}], True),
-        ([{"status": ReportedStatus.FAILED}, {"attempt": 2}], False),
-        ([{"status": ReportedStatus.BEGUN, "reproducible": Reproducible.BITWISE}], False),
-    ],
-)
-def test_a_job_with_all_its_episodes_needs_a_run_until_a_rank_has_reported(tmp_path, job, reports, is_left):
-    job.finish(0, 1, 2, 3)
-    for each in reports:
-        job.report(**each)
-    recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == {0, 1, 2, 3}
-    assert bool(recovery.left()) is is_left
-    assert job.recorded() == {"dataset_lift.hdf5": [0, 1, 2, 3]}
+    assert kept(job, repaired(tmp_path)) == ({0, 1}, {DATASET: [0, 1]}, set())
 
 
 @pytest.mark.parametrize("others", [0, 1])
@@ -107,9 +104,8 @@ def test_a_report_that_is_none_is_set_aside_and_takes_nothing_from_a_job_that_is
         job.report()
     damaged = job.report()
     damaged.write_text("{")
-    assert len(recover(tmp_path).left()) == 1 - others
+    assert len(repaired(tmp_path).left()) == 1 - others
     assert job.set_aside() == {damaged.name}
-    assert recover(tmp_path).notes == ()
 
 
 def test_a_decided_job_owes_its_report_alone_or_nothing(tmp_path, job):
@@ -121,22 +117,8 @@ def test_a_decided_job_owes_its_report_alone_or_nothing(tmp_path, job):
     assert recover(tmp_path).left()[0].finished == ((0, 3),)
 
 
-def test_a_job_of_unknown_length_runs_until_it_reports_that_it_completed(tmp_path, job):
-    unknown = planned(num_episodes=None)
-    job.finish(0, 1)
-    recovery = recover(tmp_path, unknown)
-    assert (len(recovery.left()), recovery.jobs[0].finished) == (1, {0, 1})
-    job.report(num_episodes=2)
-    assert not recover(tmp_path, unknown).left()
-
-
-# Temporary files
-
-
 def test_temporary_files_of_dead_processes_are_removed_and_counted(tmp_path, job):
     job.finish(0)
-    (tmp_path / "logs").mkdir()
-    (job.directory / "videos").mkdir()
     temporaries = [
         tmp_path / ".results.csv.host.7.tmp",
         tmp_path / "logs" / ".rank0.status.json.12.tmp",
@@ -144,52 +126,44 @@ def test_temporary_files_of_dead_processes_are_removed_and_counted(tmp_path, job
         job.directory / "episodes" / ".e000001.h5.host.7.tmp",
         job.directory / "videos" / ".robot-cam-env0-a-episode-0.mp4.host.7.tmp",
     ]
-    for path in temporaries:
-        path.write_bytes(b"half")
     mine = tmp_path / "notes.tmp"
-    mine.touch()
+    for path in (*temporaries, mine):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
     notes = recover(tmp_path).notes
     assert not any(path.exists() for path in temporaries)
     assert mine.exists()
-    assert "the run: removed 2 temporary files of dead processes" in notes
-    assert "job 'lift': removed 3 temporary files of dead processes" in notes
-
-
-# Commit lines
+    assert {"the run: removed 2 temporary files", "job 'lift': removed 3 temporary files"} <= {
+        note.removesuffix(" of dead processes") for note in notes
+    }
 
 
 def test_torn_and_unreadable_lines_are_told(tmp_path, job):
     job.finish(0)
     job.commit(job.line(1)).write_bytes(b"garbage\n" + line_text(job.line(1)).encode())
-    recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == {0}
-    assert any("line 1 is no episode" in note for note in recovery.notes)
-    assert any("last line was torn" in note for note in recovery.notes)
-    assert any("removed 1 lines from episode_results_rank0_life1.jsonl;" in note for note in recovery.notes)
-    assert job.set_aside() == {"episode_results_rank0_life1.jsonl"}
-    assert recover(tmp_path).notes == ()
+    recovery = repaired(tmp_path)
+    assert kept(job, recovery) == ({0}, {DATASET: [0]}, {"episode_results_rank0_life1.jsonl"})
+    for words in ("line 1 is no", "was torn", "removed 1 lines from episode_results_rank0_life1.jsonl;"):
+        assert any(words in note for note in recovery.notes)
 
 
-@pytest.mark.parametrize("said", [{"success": False, "outcome": "failure"}, {"timestamp": "1970"}])
+@pytest.mark.parametrize("said", [{"success": False, "outcome": "failure"}, {"timestamp": "1970"}, FELL])
 def test_an_episode_whose_line_was_changed_runs_again(tmp_path, job, said):
     job.finish(0, 2)
     job.write_part(job.line(1))
     job.commit(job.line(1, **said))
     job.consolidate()
-    recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == {0, 2}
-    assert any(f"says {next(iter(said))} " in note for note in recovery.notes), recovery.notes
-    assert job.recorded() == {"dataset_lift.hdf5": [0, 2]}
-    assert job.set_aside() == {"e000001.h5", "episode_results_rank0_life1.jsonl"}
-    assert recover(tmp_path).notes == ()
+    recovery = repaired(tmp_path)
+    assert kept(job, recovery) == ({0, 2}, {DATASET: [0, 2]}, {PART, "episode_results_rank0_life1.jsonl"})
+    assert 1 not in job.committed()
 
 
 @pytest.mark.parametrize(
     ("name", "make"),
     [
-        ("episode_results_rank0.jsonl", os.mkfifo),
-        ("dataset_lift.hdf5", Path.mkdir),
-        ("dataset_lift.hdf5", os.mkfifo),
+        (LINES, os.mkfifo),
+        (DATASET, Path.mkdir),
+        (DATASET, os.mkfifo),
         ("job_report_rank0.json", lambda path: path.symlink_to("nothing")),
     ],
 )
@@ -200,29 +174,19 @@ def test_what_lies_in_the_place_of_a_file_and_is_none_is_set_aside(tmp_path, job
     path = job.directory / name
     path.unlink()
     make(path)
-    recovery = recover(tmp_path)
+    recovery = repaired(tmp_path)
     assert any(f"set aside {name}: " in note for note in recovery.notes)
     assert os.path.lexists(job.directory / "set_aside" / name)
     # Recordings carry their lines.
-    assert recovery.jobs[0].finished == (set() if name.startswith("dataset") else {0, 1})
-    assert recover(tmp_path).notes == ()
+    assert recovery.jobs[0].finished == (set() if name == DATASET else {0, 1})
 
 
 def test_a_line_of_an_episode_that_is_not_planned_is_withdrawn(tmp_path, job):
     job.finish(0, 1, 2, 3, 4)
     job.report()
-    recovery = recover(tmp_path)
-    assert not recovery.left()
+    assert not repaired(tmp_path).left()
     assert set(job.committed()) == {0, 1, 2, 3}
-    assert job.set_aside() == {"e000004.h5", "episode_results_rank0.jsonl"}
-
-
-def test_episodes_without_recordings_need_no_check(tmp_path, job):
-    job.commit(*(job.line(index, checksum=None, dataset_file=None, episode_file=None) for index in range(4)))
-    job.report()
-    before = snapshot(tmp_path)
-    assert not recover(tmp_path).left()
-    assert snapshot(tmp_path) == before
+    assert job.set_aside() == {"e000004.h5", LINES}
 
 
 # Damage
@@ -242,42 +206,32 @@ def test_a_damaged_part_is_set_aside_and_its_episode_runs_again(tmp_path, job, d
     job.finish(0, 1, 2)
     damage(job.part(1))
     damaged = job.part(1).read_bytes()
-    recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == {0, 2}
+    recovery = repaired(tmp_path)
+    assert kept(job, recovery) == ({0, 2}, {DATASET: [0, 2]}, {PART, LINES})
     assert set(job.committed()) == {0, 2}
-    assert job.recorded() == {"dataset_lift.hdf5": [0, 2]}
-    assert (job.directory / "set_aside" / "e000001.h5").read_bytes() == damaged
-    assert any("set aside episode 1 of e000001.h5" in note for note in recovery.notes)
-    assert recover(tmp_path).notes == ()
+    assert (job.directory / "set_aside" / PART).read_bytes() == damaged
+    assert any("episode 1 of e000001.h5" in note for note in recovery.notes)
 
 
-def test_a_damaged_episode_is_left_out_of_the_dataset_and_the_old_file_is_kept(tmp_path, job):
+@pytest.mark.parametrize("said", [None, np.uint64(2**64 - 1), np.int64(-1)])
+def test_a_damaged_episode_is_left_out_of_the_dataset_and_the_old_file_is_kept(tmp_path, job, said):
     job.finish(0, 1, 2, 3)
     job.consolidate()
     job.report()
-    change_one_value(job.dataset, 2)
+    if said is None:
+        change_one_value(job.dataset, 2)
+    else:
+        with h5py.File(job.dataset, "r+") as file:
+            file["data/demo_2"].attrs["num_samples"] = said
     old = job.dataset.read_bytes()
-    recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == {0, 1, 3}
+    recovery = repaired(tmp_path)
+    assert kept(job, recovery) == ({0, 1, 3}, {DATASET: [0, 1, 3]}, {DATASET, LINES})
     assert recovery.left()
-    assert job.recorded() == {"dataset_lift.hdf5": [0, 1, 3]}
-    assert (job.directory / "set_aside" / "dataset_lift.hdf5").read_bytes() == old
+    assert (job.directory / "set_aside" / DATASET).read_bytes() == old
+    assert (said is None) or any(f"says that it has {said} control steps" in note for note in recovery.notes)
     with h5py.File(job.dataset) as file:
         assert file["data"].attrs["env_args"] == '{"env_name": "lift", "type": 2}'
         assert file["data"].attrs["total"] == 15
-
-
-@pytest.mark.parametrize("said", [np.uint64(2**64 - 1), np.int64(-1)])
-def test_an_episode_with_an_impossible_number_of_steps_runs_again(tmp_path, job, said):
-    job.finish(0, 1)
-    job.consolidate()
-    with h5py.File(job.dataset, "r+") as file:
-        file["data/demo_1"].attrs["num_samples"] = said
-    job.finish(2)
-    recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == {0, 2}
-    assert any(f"an episode says that it has {said} control steps" in note for note in recovery.notes)
-    assert job.recorded() == {"dataset_lift.hdf5": [0, 2]}
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
@@ -287,19 +241,16 @@ def test_a_dataset_that_is_unreadable_or_gone_runs_again(tmp_path, job, is_gone)
     job.dataset.write_bytes(b"")
     if is_gone:
         job.dataset.unlink()
-    recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == set()
+    recovery = repaired(tmp_path)
+    assert kept(job, recovery) == (set(), {}, {LINES} if is_gone else {LINES, DATASET})
     assert job.committed() == {}
-    assert job.set_aside() == {"episode_results_rank0.jsonl"} | (set() if is_gone else {"dataset_lift.hdf5"})
-    assert any("episodes 0 to 1 had a commit line" in note for note in recovery.notes)
+    assert any("episodes 0 to 1" in note for note in recovery.notes)
 
 
 def test_a_recording_other_than_the_committed_one_is_set_aside(tmp_path, job):
-    job.commit(job.line(0))
-    job.write_part(job.line(0, length=9), commit="")
-    assert recover(tmp_path).jobs[0].finished == set()
-    assert "e000000.h5" in job.set_aside()
-    assert job.recorded() == {}
+    job.commit(job.line(1))
+    job.write_part(job.line(1, length=9), commit="")
+    assert kept(job, repaired(tmp_path)) == (set(), {}, {PART, LINES})
 
 
 @pytest.mark.parametrize("length", [5, 9])
@@ -314,24 +265,142 @@ def test_an_episode_of_two_ranks_is_kept_once_where_both_are_alike_and_else_stay
     before = snapshot(tmp_path)
     assert recover(tmp_path).jobs[0].finished == {0}
     if length == 5:
-        assert job.recorded() == {"dataset_lift.hdf5": [0]}
+        assert job.recorded() == {DATASET: [0]}
     else:
         assert snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize("has_part", [False, True])
-def test_of_copies_that_are_all_elsewhere_one_is_kept(tmp_path, job, has_part):
-    line = job.line(0)
-    for rank in (1, 2):
-        other = JobOnDisk(tmp_path, dataset=f"dataset_lift_rank{rank}.hdf5")
-        other.write_part(line)
-        other.consolidate()
-    if has_part:
-        job.write_part(line)
-    job.commit(line)
-    assert recover(tmp_path).jobs[0].finished == {0}
-    assert job.recorded() == {"dataset_lift.hdf5" if has_part else "dataset_lift_rank1.hdf5": [0]}
-    assert job.set_aside() == set()
+# Orphans: recorded, but not committed
+
+
+def test_an_episode_whose_process_died_before_the_commit_line_is_adopted(tmp_path, job):
+    job.finish(0)
+    job.write_part(job.line(1, rank=3))
+    recovery = repaired(tmp_path)
+    assert kept(job, recovery) == ({0, 1}, {DATASET: [0, 1]}, set())
+    assert job.committed()[1] == job.line(1, rank=3)
+    assert any("adopted episode 1" in note for note in recovery.notes)
+
+
+def test_episodes_of_a_dataset_are_adopted_when_the_commit_file_is_lost(tmp_path, job):
+    lines = job.finish(0, 1)
+    job.consolidate()
+    (job.directory / LINES).unlink()
+    assert recover(tmp_path).jobs[0].finished == {0, 1}
+    assert list(job.committed().values()) == lines
+
+
+FOREIGN = {
+    "another job": (1, {"job": "push"}, "of another plan"),
+    "another seed": (1, {"seed": 4}, "of another plan"),
+    "another index": (1, {"episode_index": 2}, "of another plan"),
+    "another configuration": (1, {"config_hash": "wrong"}, "another hash"),
+    "no provenance": (1, {"provenance": "not JSON"}, "another hash"),
+    "no line": (1, {"commit": ""}, "carries none"),
+    "a line of another episode": (1, {"commit": "other"}, "of another episode"),
+    "an episode beyond the plan": (4, {}, ""),
+    "a damaged file": (1, None, ""),
+}
+
+
+@pytest.mark.parametrize(("index", "attributes", "reason"), FOREIGN.values(), ids=FOREIGN)
+def test_a_recording_that_does_not_belong_to_the_plan_is_set_aside(tmp_path, job, index, attributes, reason):
+    if (attributes or {}).get("commit"):
+        attributes = {"commit": line_text(job.line(3))}
+    part = job.write_part(job.line(index), **(attributes or {}))
+    if attributes is None:
+        change_one_value(part, index)
+    recovery = repaired(tmp_path)
+    assert kept(job, recovery) == (set(), {}, {part.name})
+    assert job.committed() == {}
+    assert any(reason in note for note in recovery.notes)
+
+
+def test_what_is_set_aside_never_replaces_what_was_before(tmp_path, job):
+    for content in (b"first", b"second"):
+        job.write_part(job.line(1)).write_bytes(content)
+        recover(tmp_path)
+    assert job.set_aside() == {PART, "e000001.1.h5"}
+
+
+# Errors that run again
+
+
+@pytest.mark.parametrize("is_consolidated", [False, True])
+def test_errors_run_again_where_that_is_asked_for(tmp_path, job, is_consolidated):
+    job.finish(0, 2)
+    job.finish(1, **FELL)
+    if is_consolidated:
+        job.consolidate()
+    assert recover(tmp_path).jobs[0].finished == {0, 1, 2}
+    recovery = recover(tmp_path, retry_errors=True)
+    assert kept(job, recovery) == ({0, 2}, {DATASET: [0, 2]}, {PART})
+    assert job.committed()[1].outcome == "error"
+    hdf5.verify_episodes(job.directory / "set_aside" / PART, [1])
+    # The retry that was asked for is still due if the program dies before it, once the attempt has begun.
+    begin_attempt(tmp_path, 2, recovery, retry_errors=True)
+    again = recover(tmp_path, attempt=3)
+    assert (state_of(again), again.notes) == (state_of(recovery), ())
+
+
+def test_another_recording_of_the_same_attempt_takes_no_errors_place(tmp_path, job):
+    job.finish(1, **FELL)
+    job.consolidate()
+    job.write_part(job.line(1, length=7))
+    assert kept(job, repaired(tmp_path)) == ({1}, {DATASET: [1]}, {PART})
+    assert job.committed()[1].outcome == "error"
+
+
+@pytest.mark.parametrize("earlier_is_part", [False, True])
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_of_results_beside_an_error_the_earlier_attempts_is_adopted_whatever_its_file(
+    tmp_path, job, earlier_is_part, is_alone
+):
+    job.finish(1, **FELL)
+    recover(tmp_path, retry_errors=True)
+    earlier, later = job.line(1, length=7, attempt=2), job.line(1, length=9, attempt=3)
+    in_dataset, in_part = (later, earlier) if earlier_is_part else (earlier, later)
+    if earlier is in_dataset or not is_alone:
+        job.write_part(in_dataset)
+        job.consolidate()
+    if earlier is in_part or not is_alone:
+        job.write_part(in_part)
+    assert repaired(tmp_path, attempt=4).jobs[0].finished == {1}
+    assert job.committed()[1] == earlier
+    assert job.recorded() == {DATASET: [1]}
+    assert hdf5.read_attributes(job.dataset, 1)["checksum"] == earlier.checksum
+
+
+def test_errors_that_were_not_committed_or_have_no_recordings_run_again_too(tmp_path, job):
+    job.commit(*(job.line(index, checksum=None) for index in (0, 1)))
+    job.commit(job.line(2, outcome=Outcome.ERROR, checksum=None))
+    assert recover(tmp_path).jobs[0].finished == {0, 1, 2}
+    assert recover(tmp_path, retry_errors=True).jobs[0].finished == {0, 1}
+    job.write_part(job.line(3, outcome=Outcome.ERROR))
+    assert recover(tmp_path, retry_errors=True).jobs[0].finished == {0, 1}
+    assert job.set_aside() == {"e000003.h5"}
+
+
+# Jobs that are limited by steps
+
+
+@pytest.mark.parametrize("why", ["it did not end", "another rank did not", "its policy limits it", "it is damaged"])
+def test_a_job_limited_by_steps_that_is_not_whole_starts_anew(tmp_path, job, why):
+    job.finish(0, 1)
+    job.consolidate()
+    job.write_part(job.line(2))
+    is_cut = why in ("it did not end", "its policy limits it")
+    job.report(ReportedStatus.INTERRUPTED if is_cut else ReportedStatus.COMPLETED, env_steps=7)
+    if why == "another rank did not":
+        job.report(ReportedStatus.INTERRUPTED, rank=1)
+    if why == "it is damaged":
+        change_one_value(job.dataset, 0)
+    num_steps = None if why == "its policy limits it" else 100
+    recovery = recover(tmp_path, planned(num_episodes=None, num_steps=num_steps))
+    assert (len(recovery.left()), recovery.jobs[0].finished, job.committed()) == (1, set(), {})
+    assert {path.name for path in job.directory.iterdir()} == {"set_aside"}
+    names = {f"attempt_1/{name}" for name in (DATASET, "e000002.h5", LINES, "job_report_rank0.json")}
+    assert job.set_aside() >= names
 
 
 def test_an_adopted_episode_is_committed_before_its_file_goes_into_a_dataset(tmp_path, job, monkeypatch):
@@ -369,188 +438,16 @@ def test_of_a_job_that_starts_anew_lines_and_reports_are_moved_last(tmp_path, jo
     assert [name.partition("_")[0] for name in moved] == ["e000001.h5", "dataset", "episode", "episode", "job"]
 
 
-# Orphans: recorded, but not committed
-
-
-def test_an_episode_whose_process_died_before_the_commit_line_is_adopted(tmp_path, job):
-    job.finish(0)
-    job.write_part(job.line(1, rank=3))
-    recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == {0, 1}
-    assert job.committed()[1] == job.line(1, rank=3)
-    assert job.recorded() == {"dataset_lift.hdf5": [0, 1]}
-    assert any("adopted episode 1" in note for note in recovery.notes)
-    assert recover(tmp_path).notes == ()
-
-
-def test_episodes_of_a_dataset_are_adopted_when_the_commit_file_is_lost(tmp_path, job):
-    lines = job.finish(0, 1)
-    job.consolidate()
-    (job.directory / "episode_results_rank0.jsonl").unlink()
-    assert recover(tmp_path).jobs[0].finished == {0, 1}
-    assert list(job.committed().values()) == lines
-
-
-FOREIGN = {
-    "another job": (1, {"job": "push"}, "of another plan"),
-    "another seed": (1, {"seed": 4}, "of another plan"),
-    "another index": (1, {"episode_index": 2}, "of another plan"),
-    "another configuration": (1, {"config_hash": "wrong"}, "another hash"),
-    "no provenance": (1, {"provenance": "not JSON"}, "another hash"),
-    "no line": (1, {"commit": ""}, "carries none"),
-    "a line of another episode": (1, {"commit": "other"}, "of another episode"),
-    "an episode beyond the plan": (4, {}, ""),
-    "a damaged file": (1, None, ""),
-}
-
-
-@pytest.mark.parametrize(("index", "attributes", "reason"), FOREIGN.values(), ids=FOREIGN)
-def test_a_recording_that_does_not_belong_to_the_plan_is_set_aside(tmp_path, job, index, attributes, reason):
-    if (attributes or {}).get("commit"):
-        attributes = {"commit": line_text(job.line(3))}
-    part = job.write_part(job.line(index), **(attributes or {}))
-    if attributes is None:
-        change_one_value(part, index)
-    recovery = recover(tmp_path)
-    assert recovery.jobs[0].finished == set()
-    assert job.committed() == {}
-    assert job.set_aside() == {part.name}
-    assert any(reason in note for note in recovery.notes)
-
-
-def test_a_line_cannot_send_an_episode_out_of_the_jobs_directory(tmp_path, job):
-    job.finish(0, dataset_file="../../stolen.hdf5")
-    recover(tmp_path)
-    assert job.recorded() == {"dataset_lift.hdf5": [0]}
-
-
-def test_what_is_set_aside_never_replaces_what_was_before(tmp_path, job):
-    for content in (b"first", b"second"):
-        job.write_part(job.line(1)).write_bytes(content)
-        recover(tmp_path)
-    assert job.set_aside() == {"e000001.h5", "e000001.1.h5"}
-
-
-# Errors that run again
-
-
-@pytest.mark.parametrize("is_consolidated", [False, True])
-def test_errors_run_again_where_that_is_asked_for(tmp_path, job, is_consolidated):
-    job.finish(0, 2)
-    job.finish(1, outcome=Outcome.ERROR, error="it fell")
-    if is_consolidated:
-        job.consolidate()
-    assert recover(tmp_path).jobs[0].finished == {0, 1, 2}
-    recovery = recover(tmp_path, retry_errors=True)
-    assert recovery.jobs[0].finished == {0, 2}
-    assert job.recorded() == {"dataset_lift.hdf5": [0, 2]}
-    assert job.committed()[1].outcome == "error"
-    hdf5.verify_episodes(job.directory / "set_aside" / "e000001.h5", [1])
-    # The retry that was asked for is still due if the program dies before it, once the attempt has begun.
-    begin_attempt(tmp_path, 2, recovery, retry_errors=True)
-    again = recover(tmp_path, attempt=3)
-    assert (state_of(again), again.notes) == (state_of(recovery), ())
-
-
-def test_a_result_that_took_the_place_of_an_error_is_adopted_and_does_not_run_again(tmp_path, job):
-    job.finish(1, outcome=Outcome.ERROR, error="it fell")
-    recover(tmp_path, retry_errors=True)
-    job.write_part(job.line(1, length=7, attempt=2))
-    assert recover(tmp_path, retry_errors=True, attempt=3).jobs[0].finished == {1}
-    assert job.committed()[1] == job.line(1, length=7, attempt=2)
-    assert job.recorded() == {"dataset_lift.hdf5": [1]}
-
-
-def test_another_recording_of_the_same_attempt_takes_no_errors_place(tmp_path, job):
-    job.finish(1, outcome=Outcome.ERROR, error="it fell")
-    job.consolidate()
-    job.write_part(job.line(1, length=7))
-    assert recover(tmp_path).jobs[0].finished == {1}
-    assert job.committed()[1].outcome == "error"
-    assert job.recorded() == {"dataset_lift.hdf5": [1]}
-    assert job.set_aside() == {"e000001.h5"}
-
-
-@pytest.mark.parametrize("earlier_is_part", [False, True])
-def test_of_two_results_beside_an_error_the_earlier_attempts_is_adopted_whatever_its_file(tmp_path, earlier_is_part):
-    job = JobOnDisk(tmp_path)
-    job.finish(1, outcome=Outcome.ERROR, error="it fell")
-    recover(tmp_path, retry_errors=True)
-    earlier, later = job.line(1, length=7, attempt=2), job.line(1, length=9, attempt=3)
-    in_dataset, in_part = (later, earlier) if earlier_is_part else (earlier, later)
-    job.write_part(in_dataset)
-    job.consolidate()
-    job.write_part(in_part)
-    assert recover(tmp_path, attempt=4).jobs[0].finished == {1}
-    assert job.committed()[1] == earlier
-    assert job.recorded() == {"dataset_lift.hdf5": [1]}
-    assert read_attributes(job.dataset, 1)["checksum"] == earlier.checksum
-    assert recover(tmp_path, attempt=4).notes == ()
-
-
-def test_errors_that_were_not_committed_or_have_no_recordings_run_again_too(tmp_path, job):
-    job.commit(*(job.line(index, checksum=None) for index in (0, 1)))
-    job.commit(job.line(2, outcome=Outcome.ERROR, checksum=None))
-    assert recover(tmp_path).jobs[0].finished == {0, 1, 2}
-    assert recover(tmp_path, retry_errors=True).jobs[0].finished == {0, 1}
-    job.write_part(job.line(3, outcome=Outcome.ERROR))
-    assert recover(tmp_path, retry_errors=True).jobs[0].finished == {0, 1}
-    assert job.set_aside() == {"e000003.h5"}
-
-
-# Jobs that are limited by steps
-
-
-def test_a_job_limited_by_steps_that_did_not_end_starts_anew(tmp_path, job):
-    job.finish(0, 1)
-    job.consolidate()
-    job.write_part(job.line(2))
-    job.report(ReportedStatus.INTERRUPTED)
-    recovery = recover(tmp_path, planned(num_episodes=None, num_steps=100), attempt=2)
-    assert (len(recovery.left()), recovery.jobs[0].finished) == (1, set())
-    assert {path.name for path in job.directory.iterdir()} == {"set_aside"}
-    assert job.set_aside() == {
-        "attempt_1/dataset_lift.hdf5",
-        "attempt_1/e000002.h5",
-        "attempt_1/episode_results_rank0.jsonl",
-        "attempt_1/job_report_rank0.json",
-    }
-
-
-@pytest.mark.parametrize("why", ["another rank did not end", "its policy limits it", "a recording is damaged"])
-def test_a_job_limited_by_steps_that_is_not_whole_starts_anew(tmp_path, job, why):
-    job.finish(0, 1)
-    job.consolidate()
-    if why == "its policy limits it":
-        job.report(ReportedStatus.INTERRUPTED, env_steps=7)
-    else:
-        job.report()
-    if why == "another rank did not end":
-        job.report(ReportedStatus.INTERRUPTED, rank=1)
-    if why == "a recording is damaged":
-        change_one_value(job.dataset, 0)
-    num_steps = None if why == "its policy limits it" else 100
-    recovery = recover(tmp_path, planned(num_episodes=None, num_steps=num_steps))
-    assert (len(recovery.left()), recovery.jobs[0].finished) == (1, set())
-    assert job.committed() == {}
-
-
-# Parts of ranks that died while others finished the job
-
-
 def test_committed_parts_are_consolidated_at_the_end_of_a_run_and_others_stay(tmp_path, job):
     job.finish(0, 1)
     job.write_part(job.line(2))
     job.commit(job.line(3))
     job.write_part(job.line(3, length=9))
     notes, loss = consolidate_leftovers(job.directory, planned().name)
-    assert job.recorded() == {"dataset_lift.hdf5": [0, 1], "e000002.h5": [2], "e000003.h5": [3]}
+    assert job.recorded() == {DATASET: [0, 1], "e000002.h5": [2], "e000003.h5": [3]}
     assert len(notes) == 3
-    assert loss == "the recordings of episode 3 are damaged or gone; resume to run them again"
+    assert "episode 3" in str(loss)
     assert consolidate_leftovers(tmp_path / "no job", planned().name) == ([], None)
-
-
-# Size
 
 
 def test_the_last_attempt_is_read_from_the_files_of_the_job(tmp_path, job):

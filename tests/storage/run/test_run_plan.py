@@ -1,15 +1,13 @@
 """The plan of a run, its attempts and its lock."""
 
-import contextlib
 import dataclasses
 import errno
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
@@ -33,8 +31,7 @@ from isaaclab_arena.storage.ledger import (
     write_run_plan,
     write_verification,
 )
-from tests.results.evidence import attempt, planned
-from tests.storage.plan_entries import plan_entry, run_plan
+from tests.results.evidence import attempt, plan_entry, planned, run_plan
 
 PLAN = run_plan(
     plan_entry("a", seed=2**62, num_envs=4),
@@ -54,7 +51,7 @@ PLAN = run_plan(
 
 
 def test_a_plan_comes_back_as_it_was_and_is_never_written_over(tmp_path):
-    with pytest.raises(ConfigError, match="not the output of a run"):
+    with pytest.raises(ConfigError, match="not the output"):
         read_run_plan(tmp_path)
     write_run_plan(tmp_path, PLAN)
     with pytest.raises(StorageError, match=r"run\.json"):
@@ -62,19 +59,23 @@ def test_a_plan_comes_back_as_it_was_and_is_never_written_over(tmp_path):
     assert read_run_plan(tmp_path) == PLAN
 
 
-@pytest.mark.parametrize(
-    ("content", "word"),
-    [
-        ("", "empty"),
-        ('{"schema_ver', "JSON"),
-        ("[]", "not written by"),
-        ('{"jobs": []}', "not written by"),
-        ('{"schema_version": 0}', "version 0"),
-        ('{"schema_version": 1}', "run_id"),
-    ],
-)
+BROKEN = {
+    "": "empty",
+    "a pipe": r"run\.json",
+    '{"schema_ver': "JSON",
+    "[]": "not written by",
+    '{"jobs": []}': "not written by",
+    '{"schema_version": 0}': "version 0",
+    '{"schema_version": 1}': "run_id",
+}
+
+
+@pytest.mark.parametrize(("content", "word"), BROKEN.items())
 def test_a_foreign_or_broken_plan_is_named(tmp_path, content, word):
-    (tmp_path / "run.json").write_text(content)
+    if content == "a pipe":
+        os.mkfifo(tmp_path / "run.json")
+    else:
+        (tmp_path / "run.json").write_text(content)
     with pytest.raises(ConfigError, match=word):
         read_run_plan(tmp_path)
 
@@ -93,56 +94,50 @@ def test_a_value_that_a_job_cannot_have_is_named_with_its_place(tmp_path, key, v
 
 def test_attempts_come_back_in_order_and_are_never_written_over(tmp_path):
     first = attempt(1, jobs=(JobState(job="lift", finished=((0, 3), (7, 8))), JobState(job="reach")))
-    write_attempt(tmp_path, attempt(10, retry_errors=True))
-    write_attempt(tmp_path, first)
-    with pytest.raises(StorageError, match="exists already"):
+    for each in (attempt(10, retry_errors=True), first):
+        write_attempt(tmp_path, each)
+    with pytest.raises(StorageError):
         write_attempt(tmp_path, attempt(1, world_size=2))
     with pytest.raises(StorageError, match=r"attempt_3\.json"):
         read_attempt(tmp_path, 3)
+    for name in ("attempt_0.json", "attempt_\u0663.json", f"attempt_{'9' * 200}.json", "attempt_1.json.bak"):
+        (tmp_path / "attempts" / name).touch()
     assert attempt_numbers(tmp_path) == [1, 10]
     assert read_attempts(tmp_path) == ([first, attempt(10, retry_errors=True)], [])
 
 
 @pytest.mark.parametrize(
-    "name", ["attempt_0.json", "attempt_\u0663.json", f"attempt_{'9' * 200}.json", "attempt_1.json.bak"]
+    ("content", "word"),
+    [
+        (None, "directory"),
+        ("", "empty"),
+        ("[]", "not written by"),
+        ('{"schema_version": 9}', "version 9"),
+        ('{"schema_version": 1}', "number"),
+        ("theirs", "another run"),
+    ],
 )
-def test_a_file_of_another_name_is_no_attempt(tmp_path, name):
-    write_attempt(tmp_path, attempt(1))
-    (tmp_path / "attempts" / name).touch()
-    assert attempt_numbers(tmp_path) == [1]
-
-
-@pytest.mark.parametrize("content", [None, "", "[]", '{"schema_version": 9}', '{"schema_version": 1}'])
-def test_an_attempt_that_cannot_be_read_is_told_and_no_obstacle(tmp_path, content):
-    write_attempt(tmp_path, attempt(2))
-    if content is None:
-        attempt_path(tmp_path, 1).mkdir()
-    else:
-        attempt_path(tmp_path, 1).write_text(content)
-    attempts, [problem] = read_attempts(tmp_path)
-    assert attempts == [attempt(2)]
-    assert str(attempt_path(tmp_path, 1)) in problem
-    assert attempt_numbers(tmp_path) == [1, 2]
-
-
-def test_an_attempt_of_another_run_does_not_count(tmp_path):
-    write_attempt(tmp_path, attempt(1, run="theirs"))
+def test_an_attempt_that_cannot_be_read_or_of_another_run_is_told_and_no_obstacle(tmp_path, content, word):
     write_attempt(tmp_path, attempt(2, run="ours"))
+    path = attempt_path(tmp_path, 1)
+    if content is None:
+        path.mkdir()
+    elif content == "theirs":
+        write_attempt(tmp_path, attempt(1, run="theirs"))
+    else:
+        path.write_text(content)
     attempts, [problem] = read_attempts(tmp_path, "ours")
-    assert [each.number for each in attempts] == [2]
-    assert str(attempt_path(tmp_path, 1)) in problem
-    assert "another run" in problem
-    assert len(read_attempts(tmp_path)[0]) == 2
+    assert attempts == [attempt(2, run="ours")]
+    assert str(path) in problem
+    assert word in problem
+    assert attempt_numbers(tmp_path) == [1, 2]
 
 
 def test_the_batch_of_a_job_is_what_an_attempt_says_and_before_that_what_was_settled(tmp_path):
     jobs = [planned("lift"), planned("reach"), planned("push")]
     settle(tmp_path / "lift", 8)
     assert policy_batches_in_effect(tmp_path, jobs, [attempt(1, jobs=(JobState(job="lift"),))]) == {"lift": 8}
-    said = [
-        attempt(1),
-        attempt(2, jobs=(JobState(job="lift", policy_batch=4), JobState(job="reach", policy_batch=16))),
-    ]
+    said = [attempt(1), attempt(2, jobs=(JobState(job="lift", policy_batch=4), JobState(job="reach", policy_batch=16)))]
     assert policy_batches_in_effect(tmp_path, jobs, [*said, attempt(3)]) == {"lift": 4, "reach": 16}
     (tmp_path / "push").mkdir()
     (tmp_path / "push" / "settled.json").write_text("{")
@@ -150,54 +145,41 @@ def test_the_batch_of_a_job_is_what_an_attempt_says_and_before_that_what_was_set
     assert policy_batches_in_effect(tmp_path, jobs, [*said, anew]) == {"lift": 8}
 
 
+def test_another_run_is_refused_until_all_ranks_of_the_first_have_released_the_directory(tmp_path):
+    lock = RunLock(tmp_path).hold(alone=True)
+    with pytest.raises(ConfigError, match="another run"):
+        RunLock(tmp_path).hold(alone=True)
+    lock.hold(alone=False)
+    with RunLock(tmp_path).hold(alone=False):
+        lock.release()
+        lock.release()
+        with pytest.raises(ConfigError, match="another run"):
+            RunLock(tmp_path).hold(alone=True)
+    RunLock(tmp_path).hold(alone=True).release()
+
+
 HOLD_AND_WAIT = """
-import sys, time
+import subprocess, sys, time
 from pathlib import Path
 from isaaclab_arena.storage.ledger import RunLock
 lock = RunLock(Path(sys.argv[1])).hold(alone=True)
-print("held", flush=True)
-time.sleep(60)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False)
+print(child.pid, flush=True)
+time.sleep(600)
 """
 
 
-def test_a_second_run_in_the_same_directory_is_refused_until_the_first_has_released_it(tmp_path):
-    lock = RunLock(tmp_path).hold(alone=True)
-    with pytest.raises(ConfigError, match="another run is at work"):
-        RunLock(tmp_path).hold(alone=True)
-    lock.release()
-    lock.release()
-    RunLock(tmp_path).hold(alone=True).release()
-
-
-def test_ranks_of_one_run_share_it_and_keep_another_run_out(tmp_path):
-    with RunLock(tmp_path).hold(alone=True) as first, RunLock(tmp_path) as second:
-        first.hold(alone=False)
-        second.hold(alone=False)
-        first.release()
-        with pytest.raises(ConfigError, match="another run is at work"):
+def test_the_lock_of_a_killed_process_is_free_at_once_though_a_program_that_it_started_lives(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", HOLD_AND_WAIT, str(tmp_path)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        with pytest.raises(ConfigError):
             RunLock(tmp_path).hold(alone=True)
-
-
-def test_the_lock_of_a_killed_process_is_free_at_once(tmp_path):
-    holder = subprocess.Popen([sys.executable, "-c", HOLD_AND_WAIT, str(tmp_path)], stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == b"held\n"
-    with pytest.raises(ConfigError):
-        RunLock(tmp_path).hold(alone=True)
-    holder.kill()
-    holder.wait()
-    holder.stdout.close()
-    RunLock(tmp_path).hold(alone=True).release()
-
-
-def test_a_program_that_a_run_starts_does_not_inherit_its_lock(tmp_path):
-    with RunLock(tmp_path).hold(alone=True):
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False)
+        holder.kill()
     try:
-        assert _is_free_within(tmp_path, seconds=60.0)
+        RunLock(tmp_path).hold(alone=True).release()
     finally:
-        child.kill()
-        child.wait()
+        os.kill(child, signal.SIGKILL)
 
 
 def test_a_file_system_without_locks_is_told_and_used(tmp_path, monkeypatch, caplog):
@@ -205,23 +187,8 @@ def test_a_file_system_without_locks_is_told_and_used(tmp_path, monkeypatch, cap
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    caplog.set_level("WARNING", logger="isaaclab_arena")
     RunLock(tmp_path).hold(alone=True).hold(alone=False).release()
-    assert "cannot be locked on this file system" in caplog.text
-
-
-def _is_free_within(directory: Path, *, seconds: float) -> bool:
-    # A process that was just started drops what it must not inherit a moment after its parent goes on.
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with contextlib.suppress(ConfigError):
-            RunLock(directory).hold(alone=True).release()
-            return True
-        time.sleep(0.01)
-    return False
-
-
-# The batch of a job's policy is settled once, by the first rank that comes.
+    assert "cannot be locked" in caplog.text
 
 
 @pytest.mark.parametrize("has_links", [True, False])
@@ -255,26 +222,27 @@ def test_what_was_found_is_read_again_and_the_last_one_counts(tmp_path):
     write_verification(tmp_path, FOUND)
     assert read_verification(tmp_path) == FOUND
     assert [path.name for path in tmp_path.iterdir()] == ["verification.json"]
+    for name, read in (("settled", read_settled), ("verification", read_verification)):
+        (tmp_path / f"{name}.json").write_text("{")
+        with pytest.raises(ConfigError, match=rf"{name}\.json"):
+            read(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "read"), [("settled", read_settled), ("verification", read_verification)], ids=["settled", "verification"]
-)
-def test_a_damaged_file_is_named(tmp_path, name, read):
-    (tmp_path / f"{name}.json").write_text("{")
-    with pytest.raises(ConfigError, match=rf"{name}\.json"):
-        read(tmp_path)
+ENDED = dataclasses.replace(BITWISE, job="reach", is_bitwise=False, verdict="ended the same")
+MANY = tuple(dataclasses.replace(BITWISE, episode_index=index) for index in range(13))
+SENTENCES = {
+    "sound": ({}, "the files of 1,200 episodes are whole; 2 of 2 episodes repeated bit for bit (lift 3, 7)"),
+    "twelve": ({"episodes": MANY[:12]}, "lift 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)"),
+    "more": ({"episodes": MANY}, "10, 11; …)"),
+    "defects": ({"problems": ("demo_2 is damaged", "more")}, "defects in the files: demo_2 is damaged, and 1 more; "),
+    "other": (
+        {"episodes": (ENDED, dataclasses.replace(ENDED, is_same=False))},
+        "; 1 ended the same (reach 3); reach 3",
+    ),
+    "files alone": ({"episodes": ()}, "; no episode ran again"),
+}
 
 
-def test_what_was_found_is_a_sentence():
-    assert FOUND.in_words() == (
-        "the files of 1,200 episodes are whole; 2 of 2 episodes repeated bit for bit (lift 3, 7)"
-    )
-    ended = dataclasses.replace(BITWISE, job="reach", is_bitwise=False, verdict="ended the same")
-    differs = dataclasses.replace(ended, is_same=False, verdict="differs first at control step 17")
-    worse = dataclasses.replace(FOUND, problems=("job 'lift': demo_2 is damaged", "more"), episodes=(ended, differs))
-    assert worse.in_words() == (
-        "defects in the files: job 'lift': demo_2 is damaged, and 1 more; 1 ended the same (reach 3); "
-        "reach 3 differs first at control step 17"
-    )
-    assert dataclasses.replace(FOUND, episodes=()).in_words().endswith("; no episode ran again")
+@pytest.mark.parametrize(("changes", "words"), SENTENCES.values(), ids=SENTENCES)
+def test_what_was_found_is_a_sentence(changes, words):
+    assert words in dataclasses.replace(FOUND, **changes).in_words()

@@ -10,16 +10,15 @@ from rsl_rl.modules import EmpiricalNormalization
 from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 from torch import nn
+from torch.distributions import Normal
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.training.algorithms import (
     GRPO,
     GradientExchange,
     RanksNormalization,
-    group_advantages,
     moments_over_ranks,
     normalised_over_ranks,
-    returns_of_first_episode,
 )
 from isaaclab_arena.training.checkpoints import networks_of
 from isaaclab_arena.training.learner import learned_state, named_digests
@@ -29,15 +28,10 @@ from tests.training.learning import small_learner
 from tests.training.messages import Messages, pretended_ranks
 
 
-@pytest.mark.parametrize("words", [(), RECURRENT], ids=["mlp", "recurrent"])
-@pytest.mark.parametrize("desired_kl", [1e-7, 1e3])
+@pytest.mark.parametrize(("words", "desired_kl"), [((), 1e-7), ((), 1e3), (RECURRENT, 1e3)])
 def test_the_learning_rate_follows_the_divergence_of_all_ranks_as_it_does_alone(words, desired_kl):
-    words = (
-        *words,
-        f"agent.algorithm.desired_kl={desired_kl}",
-        "agent.algorithm.learning_rate=0.001",
-        *(f"agent.{role}.obs_normalization=false" for role in ("actor", "critic")),
-    )
+    rate = ("agent.algorithm.learning_rate=0.001", f"agent.algorithm.desired_kl={desired_kl}")
+    words = (*words, *rate, *(f"agent.{role}.obs_normalization=false" for role in ("actor", "critic")))
     alone = small_learner(*words)
     alone.iterate()
     # A group of one rank says what that rank says.
@@ -47,22 +41,6 @@ def test_the_learning_rate_follows_the_divergence_of_all_ranks_as_it_does_alone(
     assert (alone.algorithm.learning_rate > 0.001) == (desired_kl > 1), "the rate has moved"
     assert named_digests(learned_state(among_ranks.algorithm)) == named_digests(learned_state(alone.algorithm))
     assert among_ranks.algorithm.learning_rate == alone.algorithm.learning_rate
-
-
-def test_rewards_after_the_first_end_count_for_nothing():
-    rewards = torch.tensor([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]])
-    dones = torch.tensor([[False, False], [True, False], [False, False]])
-    returns, counts = returns_of_first_episode(rewards, dones, gamma=0.5)
-    assert returns.tolist() == [[2.0, 3.0], [2.0, 4.0], [0.0, 4.0]]
-    assert counts.tolist() == [[True, True], [True, True], [False, True]]
-
-
-def test_env_slots_are_compared_with_those_that_began_alike_and_one_alone_with_nothing():
-    returns = torch.tensor([[1.0, 3.0, 10.0, 10.0]])
-    advantages = group_advantages(returns, torch.ones(1, 4, dtype=torch.bool), group_size=2)
-    assert advantages[0].tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5, 0.0, 0.0])
-    counts = torch.tensor([[True, False], [False, False]])
-    assert group_advantages(torch.tensor([[5.0, 0.0], [0.0, 0.0]]), counts, group_size=2).eq(0).all()
 
 
 # GRPO's loss and its gradient, held against the loss written out sample by sample.
@@ -75,7 +53,6 @@ DONES = [[0, 0, 1, 0], [0, 0, 0, 0]]
 # With a discount of 0.5 the returns are 2, 1 | 5, 2.5 and 4, 2 | -, 3: of two env slots the better one is half a root
 # above the mean, and the third env slot's second step comes after its end, which leaves the fourth alone.
 ADVANTAGES = [[HALF, -HALF, HALF, -HALF], [HALF, -HALF, 0.0, 0.0]]
-COUNTS = [[1, 1, 1, 1], [1, 1, 0, 1]]
 # How much likelier an action is now than when it was drawn. Of each sign of the advantage there are ratios on both
 # sides of what counts, and within it.
 RATIOS = [[1.5, 1.5, 0.5, 0.5], [1.1, 0.9, 7.0, 1.3]]
@@ -87,24 +64,29 @@ def observed(numbers: torch.Tensor) -> TensorDict:
     return TensorDict({"policy": numbers}, batch_size=[len(numbers)])
 
 
-def learner(*, num_steps: int = NUM_STEPS, num_envs: int = NUM_ENVS, **settings: Any) -> GRPO:
+# The samples that count: all but the one after the end.
+COUNTED = [0, 1, 2, 3, 4, 5, 7]
+
+
+def weights_of(network: Any) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in network.named_parameters()}
+
+
+def log_probabilities(actor: Any, numbers: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    return Normal(actor.mlp(numbers), actor.distribution.std_param).log_prob(actions).sum(dim=1)
+
+
+def learner(**settings: Any) -> GRPO:
     """Return GRPO with a network of one hidden layer, whose weights have moved since training began."""
     chosen: dict[str, Any] = {"group_size": 2, "num_learning_epochs": 1, "num_mini_batches": 1, "gamma": 0.5}
     chosen |= {"learning_rate": 0.1, "optimizer": "sgd", "max_grad_norm": 1e6, **settings}
-    example = observed(torch.zeros(num_envs, NUM_NUMBERS))
+    example = observed(torch.zeros(NUM_ENVS, NUM_NUMBERS))
+    network = {"hidden_dims": [4], "activation": "tanh"}
+    network["distribution_cfg"] = {"class_name": "GaussianDistribution", "init_std": 0.7}
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        actor = MLPModel(
-            example,
-            {"actor": ["policy"]},
-            "actor",
-            NUM_ACTIONS,
-            hidden_dims=[4],
-            activation="tanh",
-            distribution_cfg={"class_name": "GaussianDistribution", "init_std": 0.7},
-        )
-    storage = RolloutStorage("rl", num_envs, num_steps, example, [NUM_ACTIONS])
-    algorithm = GRPO(actor, storage, "cpu", **chosen)
+        actor = MLPModel(example, {"actor": ["policy"]}, "actor", NUM_ACTIONS, **network)
+    algorithm = GRPO(actor, RolloutStorage("rl", NUM_ENVS, NUM_STEPS, example, [NUM_ACTIONS]), "cpu", **chosen)
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for parameter in actor.parameters():
@@ -112,69 +94,45 @@ def learner(*, num_steps: int = NUM_STEPS, num_envs: int = NUM_ENVS, **settings:
     return algorithm
 
 
-def show(algorithm: GRPO) -> list[tuple[torch.Tensor, torch.Tensor, float, float]]:
-    """Give an algorithm two steps of four env slots; return numbers, action, old log prob, advantage of each."""
+def show(algorithm: GRPO) -> tuple[torch.Tensor, ...]:
+    """Give an algorithm two steps of four env slots; return numbers, actions, old log probs, advantages that count."""
     generator = torch.Generator().manual_seed(5)
     samples = []
-    for step in range(NUM_STEPS):
+    for rewards, dones, ratios, advantages in zip(REWARDS, DONES, RATIOS, ADVANTAGES, strict=True):
         numbers = torch.randn(NUM_ENVS, NUM_NUMBERS, generator=generator)
-        actions = torch.randn(NUM_ENVS, NUM_ACTIONS, generator=generator)
         algorithm.act(observed(numbers))
         transition = algorithm.transition
-        transition.actions = actions
-        now = algorithm.actor.get_output_log_prob(actions).detach()
-        transition.actions_log_prob = now - torch.tensor(RATIOS[step]).log()
-        old = transition.actions_log_prob.tolist()
-        algorithm.process_env_step(
-            observed(numbers), torch.tensor(REWARDS[step]), torch.tensor(DONES[step]), {"time_outs": torch.ones(4)}
-        )
-        samples += [
-            (numbers[env_id], actions[env_id], old[env_id], ADVANTAGES[step][env_id])
-            for env_id in range(NUM_ENVS)
-            if COUNTS[step][env_id]
-        ]
+        transition.actions = torch.randn(NUM_ENVS, NUM_ACTIONS, generator=generator)
+        now = algorithm.actor.get_output_log_prob(transition.actions).detach()
+        transition.actions_log_prob = now - torch.tensor(ratios).log()
+        samples.append((numbers, transition.actions, transition.actions_log_prob, torch.tensor(advantages)))
+        extras = {"time_outs": torch.ones(NUM_ENVS)}
+        algorithm.process_env_step(observed(numbers), torch.tensor(rewards), torch.tensor(dones), extras)
     algorithm.compute_returns(observed(torch.zeros(NUM_ENVS, NUM_NUMBERS)))
-    return samples
-
-
-def weights_of(network: Any) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone().requires_grad_() for name, value in network.named_parameters()}
-
-
-def log_probability(weights: dict[str, torch.Tensor], numbers: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-    hidden = torch.tanh(weights["mlp.0.weight"] @ numbers + weights["mlp.0.bias"])
-    mean = weights["mlp.2.weight"] @ hidden + weights["mlp.2.bias"]
-    std = weights["distribution.std_param"]
-    return sum(
-        -((action[i] - mean[i]) ** 2) / (2 * std[i] ** 2) - torch.log(std[i]) - 0.5 * math.log(2 * math.pi)
-        for i in range(NUM_ACTIONS)
-    )  # type: ignore[return-value]  two numbers are summed, so never 0
+    return tuple(torch.cat(each)[COUNTED] for each in zip(*samples, strict=True))
 
 
 def parts_of_the_loss(
-    weights: dict[str, torch.Tensor], first: dict[str, torch.Tensor] | None, samples: list[Any], *, clip: float
+    actor: Any, first: Any, samples: tuple[torch.Tensor, ...], clip: float
 ) -> dict[str, torch.Tensor]:
     """Return the means over the samples of what is lost by acting, of the entropy, and of the divergence."""
-    surrogate, divergence = torch.zeros(()), torch.zeros(())
-    for numbers, action, old, advantage in samples:
-        now = log_probability(weights, numbers, action)
-        ratio = torch.exp(now - old)
-        held = max(1 - clip, min(1 + clip, ratio))
-        surrogate = surrogate - min(ratio * advantage, held * advantage)
-        if first is not None:
-            further = log_probability(first, numbers, action).detach() - now
-            divergence = divergence + torch.exp(further) - further - 1
-    entropy = sum(0.5 + 0.5 * math.log(2 * math.pi) + torch.log(std) for std in weights["distribution.std_param"])
-    return {"surrogate": surrogate / len(samples), "entropy": entropy, "reference_kl": divergence / len(samples)}  # type: ignore[dict-item]
+    numbers, actions, old, advantage = samples
+    now = log_probabilities(actor, numbers, actions)
+    ratio = torch.exp(now - old)
+    further = torch.zeros(()) if first is None else log_probabilities(first, numbers, actions).detach() - now
+    return {
+        "surrogate": -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean(),
+        "entropy": Normal(torch.zeros(NUM_ACTIONS), actor.distribution.std_param).entropy().sum(),
+        "reference_kl": (torch.exp(further) - further - 1).mean(),
+    }
 
 
 def step_of(algorithm: GRPO) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     """Learn once by plain gradient descent; return the gradient that the weights show, and the losses that are told."""
     before = weights_of(algorithm.actor)
     losses = algorithm.update()
-    rate = algorithm.learning_rate
     after = weights_of(algorithm.actor)
-    return {name: ((before[name] - after[name]) / rate).detach() for name in before}, losses
+    return {name: (before[name] - after[name]) / algorithm.learning_rate for name in before}, losses
 
 
 @pytest.mark.parametrize(
@@ -182,72 +140,50 @@ def step_of(algorithm: GRPO) -> tuple[dict[str, torch.Tensor], dict[str, float]]
 )
 def test_the_loss_and_its_gradient_are_those_written_out(entropy_coef, kl_coef, clip):
     algorithm = learner(entropy_coef=entropy_coef, kl_coef=kl_coef, clip_param=clip)
-    first = weights_of(algorithm.reference) if kl_coef else None
-    samples = show(algorithm)
-    weights = weights_of(algorithm.actor)
-    parts = parts_of_the_loss(weights, first, samples, clip=clip)
-    (parts["surrogate"] - entropy_coef * parts["entropy"] + kl_coef * parts["reference_kl"]).backward()
+    samples, actor = show(algorithm), algorithm.actor
+    parts = parts_of_the_loss(actor, algorithm.reference if kl_coef else None, samples, clip)
+    loss = parts["surrogate"] - entropy_coef * parts["entropy"] + kl_coef * parts["reference_kl"]
+    expected = torch.autograd.grad(loss, list(actor.parameters()))
     gradient, losses = step_of(algorithm)
     assert losses == {name: pytest.approx(value.item(), abs=TOLERANCE) for name, value in parts.items()}
-    for name, value in weights.items():
-        expected = torch.zeros_like(value) if value.grad is None else value.grad
-        assert torch.allclose(gradient[name], expected, atol=TOLERANCE), name
-
-
-def test_what_comes_after_the_end_of_an_episode_counts_for_nothing_in_any_part_of_the_loss():
-    algorithm = learner(kl_coef=0.5, entropy_coef=0.1)
-    show(algorithm)
-    gradient, losses = step_of(algorithm)
-    other = learner(kl_coef=0.5, entropy_coef=0.1)
-    show(other)
-    other.storage.observations["policy"][1, 2] = 100.0
-    other.storage.actions[1, 2] = 0.5
-    other_gradient, other_losses = step_of(other)
-    assert losses == pytest.approx(other_losses, abs=TOLERANCE)
-    assert all(torch.allclose(gradient[name], other_gradient[name], atol=TOLERANCE) for name in gradient)
+    for (name, _), value in zip(actor.named_parameters(), expected, strict=True):
+        assert torch.allclose(gradient[name], value, atol=TOLERANCE), name
 
 
 def test_a_gradient_that_is_too_long_is_cut_to_the_longest_and_keeps_its_direction():
-    algorithm = learner(kl_coef=2.0)
-    show(algorithm)
-    long, _ = step_of(algorithm)
-    length = math.sqrt(sum(float((value**2).sum()) for value in long.values()))
-    assert length > 0.5
-    algorithm = learner(kl_coef=2.0, max_grad_norm=0.25)
-    show(algorithm)
-    cut, _ = step_of(algorithm)
-    assert math.sqrt(sum(float((value**2).sum()) for value in cut.values())) == pytest.approx(0.25, abs=1e-4)
-    assert all(torch.allclose(cut[name], long[name] * 0.25 / length, atol=1e-4) for name in long)
+    gradients = []
+    for longest in (1e6, 0.25):
+        algorithm = learner(kl_coef=2.0, max_grad_norm=longest)
+        show(algorithm)
+        gradient, _ = step_of(algorithm)
+        gradients.append(torch.cat([value.flatten() for value in gradient.values()]))
+    long, cut = gradients
+    assert long.norm() > 0.5
+    torch.testing.assert_close(cut, 0.25 * long / long.norm(), atol=1e-4, rtol=0)
 
 
-def test_the_policy_that_training_began_with_stays_as_it_was():
+def test_the_policy_that_training_began_with_stays_as_it_was_also_where_training_goes_on():
     algorithm = learner(kl_coef=0.5)
     began = weights_of(algorithm.reference)
     assert not any(torch.equal(began[name], value) for name, value in algorithm.actor.named_parameters())
     for _ in range(3):
         show(algorithm)
         algorithm.update()
-    assert all(torch.equal(began[name], value) for name, value in algorithm.reference.named_parameters())
-    assert not any(value.requires_grad for value in algorithm.reference.parameters())
-
-
-def test_a_training_that_goes_on_is_still_compared_with_the_policy_it_began_with():
-    algorithm = learner(kl_coef=0.5)
-    show(algorithm)
-    algorithm.update()
     taken_up = learner(kl_coef=0.5)
     with torch.no_grad():
         for parameter in (*taken_up.actor.parameters(), *taken_up.reference.parameters()):
             parameter.zero_()
     assert taken_up.load(algorithm.save(), None, strict=True)
-    for mine, saved in ((taken_up.actor, algorithm.actor), (taken_up.reference, algorithm.reference)):
-        assert all(torch.equal(value, saved.state_dict()[name]) for name, value in mine.state_dict().items())
+    for each in (algorithm, taken_up):
+        assert all(torch.equal(began[name], value) for name, value in each.reference.named_parameters())
+    saved = algorithm.actor.state_dict()
+    assert all(torch.equal(value, saved[name]) for name, value in taken_up.actor.state_dict().items())
 
 
 def test_a_second_step_starts_from_a_gradient_of_nothing():
-    """With steps too small to change anything the same gradient is computed again, and the step is as long."""
     lengths = []
     for epochs in (1, 2):
+        # With steps too small to change anything the same gradient is computed again, and the step is as long.
         algorithm = learner(num_learning_epochs=epochs, learning_rate=1e-4)
         show(algorithm)
         gradient, _ = step_of(algorithm)
@@ -260,15 +196,9 @@ def test_losses_are_means_in_double_precision_in_the_order_of_the_mini_batches_e
     show(algorithm)
     told: list[torch.Tensor] = []
     learn = algorithm._learn
-
-    def watched(*arguments: Any) -> torch.Tensor:
-        told.append(learn(*arguments))
-        return told[-1]
-
-    algorithm._learn = watched  # type: ignore[method-assign]
+    algorithm._learn = lambda *given: (told.append(learn(*given)), told[-1])[1]  # type: ignore[method-assign]
     losses = algorithm.update()
-    summed = [sum(float(each[part]) for each in told) / 12 for part in range(3)]
-    assert list(losses.values()) == summed
+    assert list(losses.values()) == [sum(float(each[part]) for each in told) / 12 for part in range(3)]
     assert {int(state["step"]) for state in algorithm.optimizer.state.values()} == {12}
 
 
@@ -276,49 +206,37 @@ def test_what_is_drawn_is_kept_with_the_probability_it_was_drawn_with():
     algorithm = learner()
     numbers = torch.ones(NUM_ENVS, NUM_NUMBERS)
     actions = algorithm.act(observed(numbers))
-    weights = weights_of(algorithm.actor)
-    expected = [log_probability(weights, numbers[env_id], actions[env_id]).item() for env_id in range(NUM_ENVS)]
+    expected = log_probabilities(algorithm.actor, numbers, actions).tolist()
     assert algorithm.transition.actions_log_prob.tolist() == pytest.approx(expected, abs=TOLERANCE)
     assert len({tuple(action) for action in actions.tolist()}) == NUM_ENVS
 
 
 def test_advantages_have_mean_0_and_the_unbiased_deviation_1_or_are_nothing_where_all_are_equal():
-    """The deviation of 1, 2, 3 and 6 from their mean of 3 is the root of 14 / 3."""
-    deviation = (14 / 3) ** 0.5
-    expected = [-2 / deviation, -1 / deviation, 0.0, 3 / deviation]
+    # The deviation of 1, 2, 3 and 6 from their mean of 3 is the root of 14 / 3.
+    expected = [each / (14 / 3) ** 0.5 for each in (-2, -1, 0, 3)]
     assert normalised_over_ranks(torch.tensor([1.0, 2.0, 3.0, 6.0])).tolist() == pytest.approx(expected)
     assert normalised_over_ranks(torch.full((2, 3), 7.0)).tolist() == [[0.0] * 3] * 2
     assert normalised_over_ranks(torch.tensor([5.0])).tolist() == [0.0]
 
 
 def test_what_ranks_tell_of_their_samples_gives_the_moments_of_all_samples():
-    """Ranks of unlike size and unlike means: 1, 2 and 3, and 11."""
-    # The other rank's message: number, sum and squared deviations.
+    # Ranks of unlike size and unlike means: 1, 2 and 3, and 11; a rank tells number, sum and squared deviations.
     other = torch.tensor([[1.0], [11.0], [0.0]], dtype=torch.float64)
     values = torch.tensor([[1.0], [2.0], [3.0]])
-    count, mean, squares = moments_over_ranks(values, gather=lambda own: [own, other])
-    assert count.item() == 4
-    assert mean.tolist() == [17 / 4]
-    assert squares.tolist() == pytest.approx([1 + 4 + 9 + 121 - 17**2 / 4])
+    moments = moments_over_ranks(values, gather=lambda own: [own, other])
+    assert [each.item() for each in moments] == pytest.approx([4, 17 / 4, 1 + 4 + 9 + 121 - 17**2 / 4])
 
 
-def test_observations_are_normalised_as_rsl_rl_does():
+def test_observations_are_normalised_as_rsl_rl_does_until_enough_are_seen():
     generator = torch.Generator().manual_seed(2)
-    ours, theirs = RanksNormalization(3), EmpiricalNormalization(3)
+    ours, theirs = RanksNormalization(3, until=13), EmpiricalNormalization(3)
     for number in (5, 8):
         samples = 4 * torch.randn(number, 3, generator=generator) + 2
         ours.update(samples)
         theirs.update(samples)
+    ours.update(torch.full((1, 3), 100.0))
     assert ours.state_dict()["count"] == theirs.state_dict()["count"] == 13
-    shown = torch.ones(1, 3)
-    torch.testing.assert_close(ours(shown), theirs(shown))
-
-
-def test_a_normaliser_that_has_seen_enough_learns_no_more():
-    normaliser = RanksNormalization(1, until=2)
-    normaliser.update(torch.tensor([[1.0], [3.0]]))
-    normaliser.update(torch.tensor([[100.0]]))
-    assert normaliser.mean.tolist() == [2.0]
+    torch.testing.assert_close(ours(torch.ones(1, 3)), theirs(torch.ones(1, 3)))
 
 
 # What a rank sends in an iteration; the other ranks are pretended.

@@ -47,12 +47,13 @@ def assert_learned_the_same(told: dict[str, float], expected: dict[str, float]) 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_is_learned_on_a_gpu_as_on_the_cpu(task):
-    here, there = learner(task=task, backend="mujoco"), learner(task=task)
+    here, there = (learner("agent.init_at_random_ep_len=true", task=task, backend=name) for name in ("mujoco", "warp"))
     assert there.environment.get_observations().device == GPU
     torch.manual_seed(0)
     expected = here.iterate()
     torch.manual_seed(0)
     assert_learned_the_same(there.iterate(), expected)
+    assert there.environment.episode_length_buf.device == GPU
     assert digests(there) == digests(here)
 
 
@@ -71,12 +72,6 @@ def test_training_on_a_gpu_is_taken_up_again_as_if_nothing_had_happened(words):
     torch.set_rng_state(state)
     assert_learned_the_same(again.iterate(), expected)
     assert digests(again) == digests(first)
-
-
-def test_env_slots_begin_in_the_middle_there_too():
-    there = learner("agent.init_at_random_ep_len=true")
-    there.iterate()
-    assert there.environment.episode_length_buf.device == GPU
 
 
 @pytest.mark.parametrize("num_mini_batches", [1, 4])

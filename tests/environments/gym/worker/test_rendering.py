@@ -1,6 +1,7 @@
 """Pictures that a worker draws."""
 
 import math
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import gymnasium
@@ -11,7 +12,7 @@ from gymnasium import wrappers
 
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, draw_pictures_of
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import RobosuiteCameras, RobosuiteTask
-from isaaclab_arena.environments.gym.worker.rendering import Eye, OwnContexts, Region, Shape, leave_out_unseen
+from isaaclab_arena.environments.gym.worker.rendering import Eye, OwnContexts, Shape, leave_out_unseen
 from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 from tests.environments.gym.gym_pictures import PassingOn, Remembering, SeenEnvironment, SparingEnvironment
@@ -63,10 +64,24 @@ def test_a_wrapper_that_might_keep_pictures_has_all_of_them_drawn(environment: A
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"), [({}, ["front_image"]), ({"depth": True}, []), ({"camera_period_s": 0.1}, [])]
+    ("options", "trusted", "draws_on_demand"),
+    [
+        ({}, (), True),
+        ({"depth": True}, (), False),
+        ({"camera_period_s": 0.1}, (), False),
+        ({"reader": True}, (), False),
+        ({"reader": True}, ("libero",), False),
+        ({"reader": True}, ("tests",), True),
+    ],
 )
-def test_robosuites_cameras_with_depth_or_a_rate_of_their_own_are_always_drawn(options, expected):
-    assert RobosuiteCameras(PointTask(**options), ["front_image"]).names == expected
+def test_robosuites_cameras_with_depth_a_rate_or_a_reader_of_their_own_are_always_drawn(
+    options, trusted, draws_on_demand
+):
+    reads = options.pop("reader", False)
+    task = PointTask(**options)
+    if reads:
+        task._observables["place"].set_sensor(lambda cache: cache.get("front_image", np.zeros(1)).mean()[None])
+    assert RobosuiteCameras(task, ["front_image"], trusted).names == (["front_image"] if draws_on_demand else [])
 
 
 @pytest.mark.parametrize("hard_reset", [True, False])
@@ -81,47 +96,23 @@ def test_robosuites_cameras_draw_what_is_wanted_at_the_moment_at_which_it_would_
     assert tasks[1].drawn - built == resets + 2 * sum(WANTED[1:])
 
 
-def test_a_camera_that_was_read_too_early_is_an_error_and_no_picture_of_another_time():
-    task = PointTask(hard_reset=False)
-    slot = EnvSlot(RobosuiteTask(task, ["front"]), ())
-    slot.reset(1, pictures=True)
-    slot.step(np.zeros(1, np.float32), pictures=False)
-    task._observables["front_image"]._time = -1.0
-    with pytest.raises(RuntimeError, match=r"'front_image' .*--eager_pictures"):
-        slot.step(np.zeros(1, np.float32), pictures=True)
-
-
-def test_a_step_in_which_robosuite_reads_no_camera_shows_the_picture_drawn_before_it():
+@pytest.mark.parametrize("drawn_before", [True, False])
+def test_a_camera_that_was_not_read_in_a_step_shows_the_picture_drawn_before_or_is_an_error(drawn_before):
     # At 30 Hz with physics steps of 2 ms, the clock of a camera passes over a step now and then.
     task = PointTask(hard_reset=False)
     slot = EnvSlot(RobosuiteTask(task, ["front"]), ())
-    slot.reset(1, pictures=True)
-    before = slot.step(np.ones(1, np.float32), pictures=True)[0]["front_image"]
-    task._observables["front_image"]._time, task._observables["front_image"]._sampled = -1.0, True
-    after = slot.step(np.ones(1, np.float32), pictures=True)[0]
-    assert np.array_equal(after["front_image"], before)
-
-
-@pytest.mark.parametrize("hard_reset", [True, False])
-def test_a_picture_that_is_not_drawn_has_the_type_and_values_of_the_last_one(hard_reset):
-    task = PointTask(hard_reset=hard_reset)
-    slot = EnvSlot(RobosuiteTask(task, ["front"]), ())
-    drawn = slot.reset(1, pictures=True)[0]["front_image"]
-    slot.reset(2, pictures=False)
-    kept = task._observables["front_image"].obs
-    assert kept.dtype == np.uint8
-    assert np.array_equal(kept, drawn) is not hard_reset
-
-
-@pytest.mark.parametrize(("trusted", "expected"), [((), []), (("libero",), []), (("tests",), ["front_image"])])
-def test_an_observable_of_another_package_may_need_the_picture_unless_that_package_is_trusted(trusted, expected):
-    task = PointTask()
-
-    def colour(cache: dict) -> np.ndarray:
-        return np.array([cache.get("front_image", np.zeros(1)).mean()])
-
-    task._observables["place"].set_sensor(colour)
-    assert RobosuiteCameras(task, ["front_image"], trusted).names == expected
+    start = slot.reset(1, pictures=True)[0]["front_image"]
+    before = slot.step(np.ones(1, np.float32), pictures=drawn_before)[0]
+    kept = task._observables["front_image"]
+    assert kept.obs.dtype == np.uint8
+    assert np.array_equal(kept.obs, start) is not drawn_before
+    kept._time, kept._sampled = -1.0, True
+    if drawn_before:
+        after = slot.step(np.ones(1, np.float32), pictures=True)[0]
+        assert np.array_equal(after["front_image"], before["front_image"])
+    else:
+        with pytest.raises(RuntimeError, match=r"'front_image' .*--eager_pictures"):
+            slot.step(np.zeros(1, np.float32), pictures=True)
 
 
 def test_the_environment_of_the_document_draws_what_is_wanted():
@@ -214,7 +205,9 @@ WORLD = """
 
 
 class SeenRenderer:
-    """Has the names of robosuite's."""
+    """Has the names of robosuite's, and reads one colour where it draws the whole picture."""
+
+    colour = 0
 
     def __init__(self, *, table: str = "0.9 0.9", reflects: bool = False, shadow: bool = False) -> None:
         made = '<material name="glass" reflectance="0.5"/>' if reflects else ""
@@ -241,52 +234,72 @@ class SeenRenderer:
         del width, height, camera_id, segmentation
         self.drawn.append(({"as robosuite draws it"}, True))
 
-    def read_pixels(self, width: int, height: int, depth: bool = False, segmentation: bool = False) -> str:
-        del width, height, depth, segmentation
-        return "as robosuite reads it"
+    def read_pixels(self, width: int, height: int, depth: bool = False, segmentation: bool = False) -> Any:
+        del depth, segmentation
+        return np.full((height, width, 3), self.colour, np.uint8)
+
+
+WHOLE = ({"as robosuite draws it"}, True)
 
 
 class Screen:
-    """Stands for OpenGL, whose pixels are the number of the part that was drawn last."""
+    """Stands for OpenGL, whose pixels are the number of the part that was drawn last, or all of one colour."""
+
+    def __init__(self, colour: int | None = None) -> None:
+        self.colour = colour
 
     def render(self, renderer, part) -> None:
         del part
         renderer.drawn.append(renderer.shown())
 
     def read(self, renderer, part) -> np.ndarray:
-        return np.full((part[3], part[2], 3), len(renderer.drawn), np.uint8)
+        return np.full((part[3], part[2], 3), self.colour or len(renderer.drawn), np.uint8)
+
+
+def sparing(screen: Screen, **own: Any) -> type[SeenRenderer]:
+    """Return a class of renderers that leaves out what is not seen."""
+    own |= {"render": SeenRenderer.render, "read_pixels": SeenRenderer.read_pixels}
+    made = type("Sparing", (SeenRenderer,), own)
+    for _ in range(2):
+        leave_out_unseen(made, screen)
+    return made
 
 
 @pytest.fixture
 def drawn():
     """Parts that a renderer draws of the requested world, and the parts that are read."""
-    own = {"render": SeenRenderer.render, "read_pixels": SeenRenderer.read_pixels, "cameras_compared": frozenset({0})}
-    sparing = type("Sparing", (SeenRenderer,), own)
-    for _ in range(2):
-        leave_out_unseen(sparing, Screen())
+    renderers = sparing(Screen(), cameras_compared=frozenset({0}))
 
     def draw(camera: int | None = 0, *, width: int = 32, depth: bool = False, **world: Any) -> tuple[list, Any]:
-        renderer = sparing(**world)
+        renderer = renderers(**world)
         renderer.render(width, 32, camera_id=camera)
         return renderer.drawn, renderer.read_pixels(width, 32, depth=depth)
 
     return draw
 
 
-def test_geoms_outside_the_picture_are_left_out_and_those_that_may_be_seen_stay(drawn):
-    [(names, _)], read = drawn()
-    assert names == {"table", "mirror", "ball", "below"}
-    assert read == "as robosuite reads it"
+SEEN = {"table", "mirror", "ball", "below"}
 
 
-def test_what_lies_below_a_table_that_fills_the_picture_is_left_out(drawn):
-    [(names, _)], _ = drawn(table="2 2")
-    assert names == {"table", "mirror", "ball"}
+@pytest.mark.parametrize(
+    ("world", "shown", "reflects"),
+    [
+        ({}, SEEN, False),
+        # What lies below a table that fills the picture is hidden.
+        ({"table": "2 2"}, SEEN - {"below"}, False),
+        ({"shadow": True, "reflects": True}, {*SEEN, "beside", "lamp"}, True),
+    ],
+)
+def test_geoms_that_no_picture_shows_are_left_out_but_where_they_may_cast_shadows(drawn, world, shown, reflects):
+    [(names, mirrors)], read = drawn(**world)
+    assert names == shown
+    assert mirrors or not reflects
+    assert not read.any(), "as robosuite reads it"
 
 
 def test_a_mirror_is_drawn_in_a_part_of_its_own_with_what_may_be_seen_there(drawn):
     parts, read = drawn(reflects=True)
-    assert parts[0] == ({"table", "mirror", "ball", "below"}, False)
+    assert parts[0] == (SEEN, False)
     # The lamp is above the picture, and its image is in the mirror; the ball is in neither.
     assert parts[1] == ({"table", "mirror", "lamp"}, True)
     assert set(np.unique(read)) == {1, 2}
@@ -297,57 +310,24 @@ def test_a_mirror_is_drawn_in_a_part_of_its_own_with_what_may_be_seen_there(draw
     assert len(columns) < 12
 
 
-def test_where_lights_cast_shadows_all_is_drawn(drawn):
-    [(names, reflects)], _ = drawn(shadow=True, reflects=True)
-    assert names == {"table", "mirror", "ball", "below", "beside", "lamp"}
-    assert reflects
-
-
 @pytest.mark.parametrize(
     ("asked", "num_parts"), [({"camera": None}, 1), ({"camera": -1}, 1), ({"width": 65}, 1), ({"depth": True}, 3)]
 )
 def test_what_is_asked_in_another_way_is_drawn_as_robosuite_draws_it(drawn, asked, num_parts):
     parts, read = drawn(**asked, reflects=True)
     assert len(parts) == num_parts
-    assert parts[-1] == ({"as robosuite draws it"}, True)
-    assert read == "as robosuite reads it"
+    assert parts[-1] == WHOLE
+    assert not read.any(), "as robosuite reads it"
 
 
-class Whole(SeenRenderer):
-    """Reads what its screen does, all of it of one colour."""
-
-    colour = 2
-
-    def read_pixels(self, width: int, height: int, depth: bool = False, segmentation: bool = False) -> Any:
-        del depth, segmentation
-        return np.full((height, width, 3), self.colour, np.uint8)
-
-
-def compared(colour: int) -> list[tuple[set[str], bool]]:
-    """Drawn parts for two pictures of one camera; the first is compared with a whole one."""
-    own = {"render": Whole.render, "read_pixels": Whole.read_pixels, "colour": colour}
-    sparing = type("Sparing", (Whole,), own)
-    leave_out_unseen(sparing, SameScreen())
-    renderer = sparing(reflects=True)
-    for _ in range(2):
-        renderer.render(32, 32, camera_id=0)
-    return renderer.drawn
-
-
-class SameScreen(Screen):
-    """Shows one colour, whatever was drawn."""
-
-    def read(self, renderer, part) -> np.ndarray:
-        del renderer
-        return np.full((part[3], part[2], 3), 2, np.uint8)
-
-
-def test_the_first_picture_of_a_camera_is_drawn_whole_too_and_where_the_two_differ_so_are_all_others():
-    whole = ({"as robosuite draws it"}, True)
-    assert [each == whole for each in compared(colour=2)] == [False, False, True, False, False]
-    with pytest.warns(UserWarning, match="all is drawn"):
-        drawn = compared(colour=3)
-    assert [each == whole for each in drawn] == [False, False, True, True]
+@pytest.mark.parametrize("differs", [False, True])
+def test_the_first_picture_of_a_camera_is_drawn_whole_too_and_where_the_two_differ_so_are_all_others(differs):
+    renderer = sparing(Screen(colour=2), colour=3 if differs else 2)(reflects=True)
+    with pytest.warns(UserWarning, match="all is drawn") if differs else nullcontext():
+        for _ in range(2):
+            renderer.render(32, 32, camera_id=0)
+    whole = [each == WHOLE for each in renderer.drawn]
+    assert whole == ([False, False, True, True] if differs else [False, False, True, False, False])
 
 
 # A box of which a point may be seen is never left out, and few others are kept.
@@ -402,30 +382,9 @@ def test_the_boxes_that_a_picture_shows_are_kept_and_few_others():
         assert 5 < shown.sum() <= kept.sum() < 1.1 * shown.sum()
 
 
-def test_a_box_that_only_a_plane_along_two_edges_parts_from_a_region_is_left_out():
-    # Two dice, an edge of one towards an edge of the other, which lie across.
-    upright = np.array([[1.0, -1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, np.sqrt(2.0)]]) / np.sqrt(2.0)
-    lying = np.array([[1.0, 0.0, -1.0], [0.0, np.sqrt(2.0), 0.0], [1.0, 0.0, 1.0]]) / np.sqrt(2.0)
-    size, no_rays = np.ones((1, 3)), np.zeros((0, 3))
-    corners = Shape(np.zeros((1, 3)), upright[None], size).corners()[0]
-    region = Region(corners, no_rays, np.vstack([upright.T, -upright.T]), upright.T)
-    near, apart = (Shape(np.array([[distance, 0.0, 0.0]]), lying[None], size) for distance in (2.8, 2.9))
-    assert near.meet(region).all()
-    assert not apart.meet(region).any()
-    assert apart.meet(region._replace(edges=no_rays)).all()
-
-
 def test_a_rectangle_fills_a_picture_where_no_corner_passes_beside_it_and_none_from_below():
     assert eye_above().is_filled_by(FACE, UPWARDS, np.array([2.0, 2.0]))
     assert not eye_above().is_filled_by(FACE, UPWARDS, np.array([2.0, 0.5]))
     below = eye_above()._replace(place=np.array([0.0, 0.0, -1.5]))
     assert not below.is_filled_by(FACE, UPWARDS, np.array([9.0, 9.0]))
     assert below.through(FACE, UPWARDS, np.array([9.0, 9.0])) is None
-
-
-def test_a_mirrored_box_is_where_its_image_is():
-    shape, _ = boxes(3)
-    image = shape.mirrored(FACE, UPWARDS[2])
-    corners = shape.corners() * [1, 1, -1] + [0, 0, 2 * FACE[2]]
-    for found, expected in zip(image.corners(), corners, strict=True):
-        assert np.allclose(sorted(found.tolist()), sorted(expected.tolist()))
