@@ -20,10 +20,8 @@ _WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 class Kind(Flag):
     """What an operation does to the disk."""
 
-    READ = auto()
-    """Opens a file for reading."""
-    MAKE = auto()
-    """Opens a file for writing, makes a directory or another name of a file."""
+    READ = auto()  # opens a file for reading
+    MAKE = auto()  # opens a file for writing, makes a directory or another name of a file
     WRITE = auto()
     RENAME = auto()
     REMOVE = auto()
@@ -36,15 +34,11 @@ CHANGES = Kind.MAKE | Kind.WRITE | Kind.RENAME | Kind.REMOVE | Kind.FLUSH
 class Effect(StrEnum):
     """What happens at the chosen operation."""
 
-    DIES = "dies"
-    """The process ends before it."""
-    DIES_WITHIN = "dies within"
-    """The process ends when half of a write is on the disk."""
-    SHORT_WRITE = "short write"
-    """Half of a write is on the disk, and the call says so; the next one goes well."""
+    DIES = "dies"  # before the operation
+    DIES_WITHIN = "dies within"  # when half of a write is on the disk
+    SHORT_WRITE = "short write"  # half of a write is on the disk, and the call says so; the next one goes well
     NO_SPACE_ONCE = "no space once"
-    NO_SPACE = "no space"
-    """From then on; of the first write a half still fits."""
+    NO_SPACE = "no space"  # from then on; of the first write a half still fits
     IO_ERROR_ONCE = "I/O error once"
     IO_ERROR = "I/O error"
     NO_ACCESS_ONCE = "no access once"
@@ -77,13 +71,7 @@ _LASTING = {Effect.NO_SPACE, Effect.IO_ERROR, Effect.NO_ACCESS}
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What is to go wrong.
-
-    Attributes:
-        effect: What happens.
-        at: At which of the operations that the effect can meet, from 1.
-        only: Counts only operations that begin so: ``write a/episodes``. All where it is empty.
-    """
+    """What goes wrong at which operation that it can meet, from 1; ``only`` counts those that begin so alone."""
 
     effect: Effect
     at: int
@@ -91,13 +79,7 @@ class Fault:
 
 
 class FaultyFiles:
-    """Counts the file operations of this process in a directory, and lets a fault happen at one of them.
-
-    Args:
-        directory: The directory, as an absolute path; operations elsewhere are left alone.
-        fault: What goes wrong, None for nothing.
-        on_fault: Called with the name of the operation when it goes wrong for the first time.
-    """
+    """Counts this process's file operations in a directory (an absolute path), and lets a fault happen at one."""
 
     def __init__(self, directory: str, fault: Fault | None, on_fault: Callable[[str], None] = lambda _: None) -> None:
         self._directory = directory
@@ -109,35 +91,22 @@ class FaultyFiles:
 
     def install(self) -> None:
         """Replace the functions by which Python works on files, for the rest of this process's life."""
-        for name, kind in {
-            "replace": Kind.RENAME,
-            "rename": Kind.RENAME,
-            "unlink": Kind.REMOVE,
-            "remove": Kind.REMOVE,
-            "rmdir": Kind.REMOVE,
-            "mkdir": Kind.MAKE,
-            "link": Kind.MAKE,
-            "symlink": Kind.MAKE,
-            "fsync": Kind.FLUSH,
-            "fdatasync": Kind.FLUSH,
-            "truncate": Kind.WRITE,
-            "ftruncate": Kind.WRITE,
+        for kind, names in {
+            Kind.RENAME: ("replace", "rename"),
+            Kind.REMOVE: ("unlink", "remove", "rmdir"),
+            Kind.MAKE: ("mkdir", "link", "symlink"),
+            Kind.FLUSH: ("fsync", "fdatasync"),
+            Kind.WRITE: ("truncate", "ftruncate"),
         }.items():
-            setattr(os, name, self._watched(getattr(os, name), name, kind))
+            for name in names:
+                setattr(os, name, self._watched(getattr(os, name), name, kind))
         os.open = self._open_descriptor
         os.write = self._write_descriptor
         io.open = builtins.open = self._open
         h5py.File = self._open_hdf5
 
     def meet(self, kind: Kind, name: str, path: Any) -> bool:
-        """Take note of an operation, and let it fail if its turn has come.
-
-        Returns:
-            Whether it is a write of which only a half is to reach the disk.
-
-        Raises:
-            OSError: If the operation is to fail.
-        """
+        """Let an operation fail if its turn has come; true for a write of which only a half is to reach the disk."""
         fault = self._fault
         if fault is None or not kind & _MEETS[fault.effect]:
             return False

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.end_to_end.launching import ROOT, environment
@@ -32,13 +31,7 @@ _NOTE_BYTES = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a run went.
-
-    Attributes:
-        exit_codes: Of each rank, negative for a signal.
-        met: The operation of each rank that its fault met, empty where the rank had ended before.
-        output: What all ranks wrote to the screen.
-    """
+    """How a run went: each rank's exit code, the operation that its fault met (or nothing), and all their output."""
 
     exit_codes: tuple[int, ...]
     met: tuple[str, ...]
@@ -71,9 +64,7 @@ class ForkServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(timeout=60)
@@ -91,18 +82,10 @@ class ForkServer:
         trouble: SystemTrouble | None = None,
         survive: bool = False,
     ) -> Ended:
-        """Run the evaluation runner to its end.
+        """Run the evaluation runner to its end, with faults by rank.
 
-        Args:
-            arguments: Its arguments.
-            directory: Where faults happen.
-            diary: Where started episodes are written down.
-            faults: What goes wrong, by rank.
-            ranks: How many ranks there are.
-            commands: How often the same command is started, at once; each is a rank 0 then.
-            clock_jumps: Whether the clock is set back by an hour now and then.
-            trouble: What the system refuses to every rank; only where `has_trouble`.
-            survive: Whether ranks go on when one has died; torchrun would end them.
+        Several ``commands`` start at once, each as a rank 0. Ranks that ``survive`` go on when one has died, which
+        torchrun would end. ``trouble`` is what the system refuses to every rank; only where `has_trouble`.
         """
         request = {
             "arguments": [*map(str, arguments)],
@@ -122,12 +105,8 @@ class ForkServer:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         assert line, self._log.with_suffix(".server").read_text()
-        answer = json.loads(line)
-        return Ended(
-            exit_codes=tuple(answer["exit_codes"]),
-            met=tuple(answer["met"]),
-            output=self._log.read_text(errors="replace"),
-        )
+        ended = {name: tuple(values) for name, values in json.loads(line).items()}
+        return Ended(**ended, output=self._log.read_text(errors="replace"))
 
 
 def _serve() -> None:
@@ -162,7 +141,8 @@ def _run(request: Mapping[str, Any]) -> dict[str, Any]:
     for rank in range(processes):
         pid = os.fork()
         if pid == 0:
-            _be_rank(rank, request, {**variables, **_rank_variables(rank, ranks)}, notes[rank], log)
+            own = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)) if ranks > 1 else {}
+            _be_rank(rank, request, {**variables, **own}, notes[rank], log)
         children[pid] = rank
     os.close(log)
     codes = _wait(children, belong_together=ranks > 1 and not request["survive"])
@@ -181,17 +161,12 @@ def _launcher(ranks: int) -> tuple[dict[str, str], object]:
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     return {
+        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks)),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_RUN_ID": "faults",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }, store
-
-
-def _rank_variables(rank: int, ranks: int) -> dict[str, str]:
-    if ranks == 1:
-        return {}
-    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
 
 
 def _be_rank(rank: int, request: Mapping[str, Any], variables: Mapping[str, str], note: mmap.mmap, log: int) -> None:

@@ -2,42 +2,28 @@
 
 import os
 import signal
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from tests.end_to_end.launching import ROOT, TORCHRUN, environment
+from tests.end_to_end.launching import TORCHRUN, start
 from tests.faults.small_run import DIARY
 
 _MARK = "ARENA_TEST_MARK"
 
 
 class LaunchedRun:
-    """A run of the small jobs on some ranks; whatever is left of it is killed when the ``with`` block ends.
-
-    Args:
-        arguments: Arguments of the evaluation runner.
-        ranks: How many ranks.
-        diary: Where started episodes are written down.
-        log: Where its output goes.
-    """
+    """A run of the small jobs on some ranks; whatever is left of it is killed when the ``with`` block ends."""
 
     def __init__(self, *arguments: object, ranks: int, diary: Path, log: Path) -> None:
         self._mark = uuid.uuid4().hex
         self.log = log
         launcher = [*TORCHRUN, "--standalone", f"--nproc_per_node={ranks}", "-m", "tests.faults.small_run"]
-        with log.open("wb") as stream:
-            self.launcher = subprocess.Popen(
-                [*launcher, *map(str, arguments)],
-                cwd=ROOT,
-                env=environment({_MARK: self._mark, DIARY: str(diary)}),
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        variables = {_MARK: self._mark, DIARY: str(diary)}
+        self.launcher = start([*launcher, *map(str, arguments)], log, extra=variables, fresh=True)
 
     def __enter__(self) -> Self:
         return self
@@ -80,10 +66,8 @@ class LaunchedRun:
 def kill(pid: int | None, sent_signal: signal.Signals = signal.SIGKILL) -> None:
     """Send a signal to a process that may have ended by itself."""
     if pid is not None:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, sent_signal)
-        except ProcessLookupError:
-            return
 
 
 def _variables(process: Path) -> list[str]:

@@ -17,22 +17,19 @@ import torch
 from isaaclab_arena.environments import ENVIRONMENTS, Environment, Observation
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.policies import EpisodeStart, PolicyBase, PolicyCfg, PolicyTraits
-from tests.end_to_end.launching import write_jobs
+from tests.end_to_end.launching import job, write_jobs
 from tests.fakes import CoinBuilder
 
 DIARY = "ARENA_TEST_DIARY"
 """The environment variable that names the file to which every started episode is appended."""
 
-_write = os.write
+# What they are before faults are put in their place.
+_open, _write = os.open, os.write
 
 
 @dataclass(frozen=True)
 class WatchedCfg(PolicyCfg):
-    """Options of `WatchedPolicy`.
-
-    Attributes:
-        step_s: Time that an action takes [s].
-    """
+    """Options of `WatchedPolicy`: the time that an action takes [s]."""
 
     step_s: float = 0.0
 
@@ -53,12 +50,8 @@ class WatchedPolicy(PolicyBase[WatchedCfg]):
         os.close(descriptor)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        if self.config is not None and self.config.step_s:
-            time.sleep(self.config.step_s)
+        time.sleep(self.config.step_s if self.config is not None else 0)
         return torch.zeros(env.num_envs, *env.action_spec.shape)
-
-
-_open = os.open
 
 
 def write_small_jobs(
@@ -72,17 +65,12 @@ def write_small_jobs(
     **keys: Any,
 ) -> Path:
     """Write the job file: jobs ``a``, ``b``, ``c`` … of two env slots each; keys are added to every job."""
-    environment = {"environment": "coins", "success_rate": success_rate, "success_step": 2, "failure_step": 3}
+    args = {"success_rate": success_rate, "success_step": 2, "failure_step": 3}
+    policy = {"policy": "tests.faults.small_run.WatchedPolicy", "options": {"step_s": step_s}}
     jobs = [
-        {
-            "name": "abcdefghij"[index],
-            "arena_env_args": {**environment, "num_envs": 2},
-            "policy_type": "tests.faults.small_run.WatchedPolicy",
-            "policy_config_dict": {"step_s": step_s},
-            "num_episodes": num_episodes,
-            "seed": index,
-            **keys,
-        }
+        job(
+            "coins", num_episodes=num_episodes, args=args, name="abcdefghij"[index], **{"seed": index, **policy, **keys}
+        )
         for index in range(num_jobs)
     ]
     return write_jobs(path, jobs, **(top_level or {}))

@@ -8,14 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class SystemTrouble:
-    """Calls that the system refuses.
-
-    Attributes:
-        call: ``lock``, ``open`` or ``read``.
-        number: With which error; see `errno`.
-        ending: To files whose names end so; to all where it is empty.
-        since: From the how manieth of these calls on.
-    """
+    """Calls (``lock``, ``open`` or ``read``) that the system refuses with an error, for files whose names end so."""
 
     call: str
     number: int
@@ -34,11 +27,7 @@ class SystemTrouble:
 
 
 def trouble_variables(directory: Path) -> dict[str, str] | None:
-    """Return the environment variables with which a program has to be started, None where there is no C compiler.
-
-    Args:
-        directory: Where the library may be made.
-    """
+    """Return the variables with which a program has to be started, None where there is no C compiler."""
     compiler, library = shutil.which("cc"), directory / "system_trouble.so"
     if compiler is None:
         return None

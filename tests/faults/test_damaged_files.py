@@ -24,29 +24,17 @@ _TIME = re.compile(r"<span>written [^<]*</span>")
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What is said of a damaged file, and done.
-
-    Attributes:
-        merge: Exit code of ``merge``.
-        merge_says: What it shows.
-        report: Exit code of ``report``.
-        page_says: What the page shows, None where it shows what it did before.
-        resume: Exit code of ``--resume``.
-        resume_says: What it shows.
-        again: How many episodes it runs that the run had finished.
-        aside: What it sets aside, in any directory.
-        way_out: What makes it go on where it has refused.
-    """
+    """What is said of a damaged file, and done: exit codes of three commands, and what they show."""
 
     merge: int = 0
     merge_says: str = ""
     report: int = 0
-    page_says: str | None = None
+    page_says: str | None = None  # None where it shows what it did before
     resume: int = 0
     resume_says: str = "is complete; there is nothing to do"
-    again: int = 0
-    aside: str | None = None
-    way_out: Callable[[Path], object] | None = None
+    again: int = 0  # how many episodes a resume runs that the run had finished
+    aside: str | None = None  # what a resume sets aside, in any directory
+    way_out: Callable[[Path], object] | None = None  # what makes a resume go on where it has refused
 
 
 def recover(path: Path) -> None:
@@ -118,6 +106,9 @@ def unread(name: str, *, report: int = 0) -> dict[str, Cell]:
     return row(missing=Cell(), empty=Cell(), torn=Cell(), directory=aside, others=Cell())
 
 
+LIKE_OTHERS = ("episodes.csv", "timing.csv", "timing.parquet", "episode_timing.csv", "episode_timing.parquet")
+TABLES = (*LIKE_OTHERS, "results.csv", "results.parquet", "episodes.parquet", "results.json")
+
 FINISHED: dict[str, dict[str, Cell]] = {
     "run.json": row(
         missing=LOST_PLAN,
@@ -161,15 +152,7 @@ FINISHED: dict[str, dict[str, Cell]] = {
         directory=no_report("is a directory, not a file"),
         others=no_report("is of another run"),
     ),
-    "results.csv": table("results.csv"),
-    "results.parquet": table("results.parquet"),
-    "episodes.csv": table("episodes.csv"),
-    "episodes.parquet": table("episodes.parquet"),
-    "timing.csv": table("timing.csv"),
-    "timing.parquet": table("timing.parquet"),
-    "episode_timing.csv": table("episode_timing.csv"),
-    "episode_timing.parquet": table("episode_timing.parquet"),
-    "results.json": table("results.json"),
+    **{name: table(name) for name in TABLES},
     "report.html": unread("report.html", report=1),
     "verification.json": row(
         missing=Cell(page_says="<dt>check it</dt>"),
@@ -192,10 +175,7 @@ FINISHED: dict[str, dict[str, Cell]] = {
 }
 """What becomes of each file of a finished run."""
 
-LIKE_OTHERS = (
-    *("episodes.csv", "timing.csv", "timing.parquet", "episode_timing.csv", "episode_timing.parquet"),
-    *("claims/attempt_1/j000000_p00000.done", "logs/rank0.status.json"),
-)
+SLOW = (*LIKE_OTHERS, "claims/attempt_1/j000000_p00000.done", "logs/rank0.status.json")
 """What is written and read as another file is."""
 
 
@@ -243,11 +223,8 @@ INTERRUPTED: dict[str, dict[str, Cell]] = {
         directory=on_its_way(merge_says="attempt_1.json: is a directory, not a file"),
         others=on_its_way(merge_says="attempt_1.json: is of another run"),
     ),
-    "claims/attempt_1/j000000_p00000.g1": unheeded(),
-    "claims/attempt_1/j000000_p00000.done": unheeded(),
-    "logs/rank0.log": part("rank0.log"),
-    "logs/rank0.status.json": part("rank0.status.json"),
-    "logs/rank0.watchdog.txt": part("rank0.watchdog.txt"),
+    **dict.fromkeys((f"claims/attempt_1/j000000_p00000.{end}" for end in ("g1", "done")), unheeded()),
+    **{f"logs/{name}": part(name) for name in ("rank0.log", "rank0.status.json", "rank0.watchdog.txt")},
 }
 """The same of a run whose rank died between its third recording and its line, for files that such a run alone has or
 writes on."""
@@ -332,7 +309,7 @@ def check(world: World, theirs: World, kind: str, name: str, how: str, cell: Cel
 
 def cells(rows: dict[str, dict[str, Cell]]) -> list:
     return [
-        pytest.param(name, how, id=f"{name}-{how}", marks=[pytest.mark.slow] if name in LIKE_OTHERS else [])
+        pytest.param(name, how, id=f"{name}-{how}", marks=[pytest.mark.slow] if name in SLOW else [])
         for name, own in rows.items()
         for how in own
     ]
@@ -353,6 +330,23 @@ def test_of_a_finished_run_a_damaged_file_is_named_and_a_resume_mends_it(world, 
 @pytest.mark.parametrize(("name", "how"), cells(INTERRUPTED))
 def test_of_an_interrupted_run_a_damaged_file_is_named_and_a_resume_ends_it(world, theirs, name, how, capsys):
     check(world, theirs, "interrupted", name, how, INTERRUPTED[name][how], capsys)
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"schema_version": 1, "jobs": 3}'])
+def test_a_lost_or_damaged_plan_is_brought_back_from_its_copy(world, capsys, content):
+    world.bring_back("finished")
+    plan, command = world.output / "run.json", ["recover", str(world.output)]
+    whole = plan.read_bytes()
+    assert main(command) == 2
+    assert "nothing is lost" in capsys.readouterr().err
+    plan.unlink() if content is None else plan.write_bytes(content)
+    assert main(command) == 0
+    assert plan.read_bytes() == whole
+    assert content is None or (world.output / "set_aside" / "run.json").read_bytes() == content
+    for path in (plan, world.output / "attempts" / "plan.json"):
+        path.unlink()
+    assert main(command) == 2
+    assert "plan.json: is missing too" in capsys.readouterr().err
 
 
 def test_the_tables_above_have_a_row_for_every_file_of_a_run(world):

@@ -37,8 +37,7 @@ def remount(disk: Path, options: str) -> None:
 
 def at_once(world: World, *arguments: object) -> Ended:
     """Start the same command twice at the same time."""
-    world.diary.unlink(missing_ok=True)
-    return world.server.run(world.arguments(*arguments), directory=world.output, diary=world.diary, commands=2)
+    return world.run(*arguments, commands=2)
 
 
 def snapshot(directory: Path) -> dict[str, tuple[int, int]]:

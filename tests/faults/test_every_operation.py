@@ -3,10 +3,11 @@
 `World` checks after each fault what `invariants` says. The fast tests take some of the operations, the slow ones all.
 """
 
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Iterator
+from itertools import count, takewhile
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.faults.file_operations import Effect, Fault
 from tests.faults.fork_server import Ended
@@ -35,33 +36,20 @@ def faults(effect: Effect, *, every: int) -> Iterator[Fault]:
     yield from (Fault(effect=effect, at=at) for at in count(first, every))
 
 
-def meet(effect: Effect, *, every: int, rank: int, try_fault: Callable[[Fault], Ended]) -> int:
-    """Try faults until one is met no more, because the run is over before; return how many were met."""
-    for tried, fault in enumerate(faults(effect, every=every)):
-        if not try_fault(fault).met[rank]:
-            return tried
-    raise AssertionError("unreachable")
+def fault_then_resume(
+    world: World, effect: Effect, *, kept: str = "", every: int, ranks: int = 1, rank: int = 0
+) -> int:
+    """Let a run, or the resume of one that was kept, meet faults until it is over before; return how many it met."""
 
-
-def fault_then_resume(world: World, effect: Effect, *, every: int, ranks: int = 1, rank: int = 0) -> int:
     def try_fault(fault: Fault) -> Ended:
-        ended = world.begin(faults={rank: fault}, ranks=ranks)
+        world.bring_back(kept or "nothing")
+        begin = world.resume if kept else world.begin
+        ended = begin(faults={rank: fault}, ranks=ranks)
         if ended.met[rank]:
             world.resume_to_the_end(ranks=ranks)
         return ended
 
-    return meet(effect, every=every, rank=rank, try_fault=try_fault)
-
-
-def fault_in_resume(world: World, effect: Effect, *, every: int, ranks: int = 1, rank: int = 0) -> int:
-    def try_fault(fault: Fault) -> Ended:
-        world.bring_back("crashed")
-        ended = world.resume(faults={rank: fault}, ranks=ranks)
-        if ended.met[rank]:
-            world.resume_to_the_end(ranks=ranks)
-        return ended
-
-    return meet(effect, every=every, rank=rank, try_fault=try_fault)
+    return sum(1 for _ in takewhile(lambda fault: try_fault(fault).met[rank], faults(effect, every=every)))
 
 
 def crash(world: World, where: str) -> None:
@@ -72,20 +60,42 @@ def crash(world: World, where: str) -> None:
     world.keep("crashed")
 
 
-@pytest.mark.parametrize("effect", Effect)
-def test_a_run_goes_on_after_a_fault_at_some_operations(world, effect):
-    assert fault_then_resume(world, effect, every=19) >= 2
+def thorough(*values: object) -> ParameterSet:
+    return pytest.param(*values, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
 
 
-@pytest.mark.parametrize("effect", [Effect.DIES, Effect.NO_SPACE])
-def test_a_resume_meets_a_fault_at_some_operations_and_can_be_resumed(world, effect):
-    crash(world, "while a dataset takes the place of episodes")
-    assert fault_in_resume(world, effect, every=19) >= 2
+EVERYTHING = [(effect, rank) for effect in Effect for rank in (0, 1)]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_run_of_two_ranks_goes_on_after_one_of_them_died(world, rank):
-    assert fault_then_resume(world, Effect.DIES, every=37, ranks=2, rank=rank) >= 2
+@pytest.mark.parametrize(
+    ("effect", "every", "least"),
+    [*((effect, 19, 2) for effect in Effect), *(thorough(effect, 1, 30) for effect in Effect)],
+)
+def test_a_run_goes_on_after_a_fault_at_some_operations(world, effect, every, least):
+    assert fault_then_resume(world, effect, every=every) >= least
+
+
+QUICKLY = ("while a dataset takes the place of episodes", 19, 2)
+
+
+@pytest.mark.parametrize(
+    ("where", "every", "least", "effect"),
+    [
+        *((*QUICKLY, effect) for effect in (Effect.DIES, Effect.NO_SPACE)),
+        *(thorough(where, 1, least, effect) for where, least in LEAST_FAULTS.items() for effect in Effect),
+    ],
+)
+def test_a_resume_meets_a_fault_at_some_operations_and_can_be_resumed(world, where, every, least, effect):
+    crash(world, where)
+    assert fault_then_resume(world, effect, kept="crashed", every=every) >= least
+
+
+@pytest.mark.parametrize(
+    ("effect", "rank", "every", "least"),
+    [*((Effect.DIES, rank, 37, 2) for rank in (0, 1)), *(thorough(*each, 3, 5) for each in EVERYTHING)],
+)
+def test_a_run_of_two_ranks_goes_on_after_a_fault_of_one(world, effect, rank, every, least):
+    assert fault_then_resume(world, effect, every=every, ranks=2, rank=rank) >= least
 
 
 @pytest.mark.parametrize(("at", "only"), [(2, "write a/episodes/"), (1, "write a/.dataset_a")])
@@ -96,27 +106,3 @@ def test_a_full_disk_stops_the_run_with_one_message_and_calls_no_job_failed(worl
     assert "No space left on device; the run ends: make room, then run isaaclab-arena resume DIR" in ended.output
     assert "failed" not in ended.output
     assert not any(world.output.glob("*/job_report_rank*.json"))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("effect", Effect)
-def test_a_run_goes_on_after_a_fault_at_any_operation(world, effect):
-    assert fault_then_resume(world, effect, every=1) >= 30
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("effect", Effect)
-@pytest.mark.parametrize("where", CRASHES)
-def test_a_resume_meets_a_fault_at_any_operation_and_can_be_resumed(world, where, effect):
-    crash(world, where)
-    assert fault_in_resume(world, effect, every=1) >= LEAST_FAULTS[where]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("effect", Effect)
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_run_of_two_ranks_goes_on_after_a_fault_at_any_operation_of_one(world, rank, effect):
-    assert fault_then_resume(world, effect, every=3, ranks=2, rank=rank) >= 5

@@ -22,13 +22,7 @@ ROLES = ("rank 0", "other rank", "launcher", "all")
 
 
 class Killer:
-    """Starts one run after the other, kills it until it is whole, and checks everything each time.
-
-    Args:
-        directory: Where everything lies.
-        server: Runs what is not killed.
-        seed: Decides who is killed when.
-    """
+    """Starts one run after the other, kills it until it is whole, and checks everything each time."""
 
     def __init__(self, directory: Path, server: ForkServer, *, seed: int = 0) -> None:
         self.world = World(directory, server, num_jobs=3, num_episodes=12, step_s=0.03)
@@ -39,15 +33,14 @@ class Killer:
     def life(self, *, ranks: int, role: str, delay_s: float, after_start: bool) -> bool:
         """Start or take up the run, kill one of its processes, and return whether it is finished.
 
-        Args:
-            ranks: On how many ranks.
-            role: Who is killed.
-            delay_s: When [s].
-            after_start: Whether that is counted from when an episode is committed, else from the launcher's start.
+        The delay begins when an episode is committed, or at the launcher's start.
         """
         before = committed(self.world.output)
-        with self._launch(ranks) as run:
-            self._wait_for_work(run, before if after_start else None)
+        self.world.diary.unlink(missing_ok=True)
+        arguments = self.world.arguments("--output_dir", self.world.output, "--resume")
+        with LaunchedRun(*arguments, ranks=ranks, diary=self.world.diary, log=self._log) as run:
+            while after_start and run.launcher.poll() is None and committed(self.world.output) == before:
+                time.sleep(0.01)
             time.sleep(delay_s)
             if run.launcher.poll() is None:
                 self._kill(run, role, ranks)
@@ -72,15 +65,6 @@ class Killer:
             delay_s=draw.uniform(0.0, 1.0 if after_start else 8.0),
             after_start=after_start,
         )
-
-    def _launch(self, ranks: int) -> LaunchedRun:
-        self.world.diary.unlink(missing_ok=True)
-        arguments = self.world.arguments("--output_dir", self.world.output, "--resume")
-        return LaunchedRun(*arguments, ranks=ranks, diary=self.world.diary, log=self._log)
-
-    def _wait_for_work(self, run: LaunchedRun, before: Counter[tuple[str, int]] | None) -> None:
-        while before is not None and run.launcher.poll() is None and committed(self.world.output) == before:
-            time.sleep(0.01)
 
     def _kill(self, run: LaunchedRun, role: str, ranks: int) -> None:
         if role == "launcher":

@@ -25,17 +25,6 @@ def sleep(world: World, rank: int, *, for_s: float) -> None:
         assert run.wait() == 0, log.read_text()
 
 
-def test_others_finish_what_a_stopped_rank_has_claimed_and_its_own_env_slots_do_no_harm_later(server, tmp_path):
-    options = ("--assignment", "dynamic", "--lease_s", "1")
-    world = World(tmp_path, server, *options, num_jobs=2, num_episodes=16, step_s=0.05)
-    sleep(world, 1, for_s=4.0)
-    again = [episode for episode, times in world.started.items() if times > 1]
-    assert len(again) <= 2, "at most what the stopped rank had begun in its two env slots was run again"
-    check_whole(world.output, world.undisturbed, twice=again)
-    world.resume_to_the_end()
-    assert not world.started
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_stopped_for_a_minute_is_waited_for(server, tmp_path, rank):

@@ -14,16 +14,12 @@ NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 """How file systems without locks refuse them, NFS without a lock daemon for one."""
 
 REFUSALS = [
-    SystemTrouble(call=call, number=number, ending=ending)
-    for call, number, ending in (
-        ("open", errno.ENOTCONN, ".hdf5"),
-        ("read", errno.ENOTCONN, ".hdf5"),
-        ("read", errno.EREMOTEIO, ".hdf5"),
-        ("open", errno.EHOSTDOWN, ".jsonl"),
-        ("read", errno.EKEYEXPIRED, ".jsonl"),
-        ("read", errno.EIO, "_rank0.json"),
-        ("open", errno.ENOLINK, "attempt_1.json"),
-    )
+    SystemTrouble(call="open", number=errno.ENOTCONN, ending=".hdf5"),
+    SystemTrouble(call="read", number=errno.EREMOTEIO, ending=".hdf5"),
+    SystemTrouble(call="open", number=errno.EHOSTDOWN, ending=".jsonl"),
+    SystemTrouble(call="read", number=errno.EKEYEXPIRED, ending=".jsonl"),
+    SystemTrouble(call="read", number=errno.EIO, ending="_rank0.json"),
+    SystemTrouble(call="open", number=errno.ENOLINK, ending="attempt_1.json"),
 ]
 
 

@@ -8,6 +8,7 @@ import pytest
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.results import merge_results
 from tests.faults.file_operations import Effect, Fault
+from tests.faults.fork_server import Ended
 from tests.faults.invariants import check_whole, committed
 from tests.faults.world import World
 
@@ -39,15 +40,25 @@ BETWEEN = {
 @pytest.fixture(scope="module")
 def world(server, tmp_path_factory) -> World:
     bars = [{"job": "a", "at_least": 0.1, "stop": {"alpha": 0.05}}]
-    return World(
-        tmp_path_factory.mktemp("world"),
-        server,
-        "--assignment=dynamic",
-        num_jobs=2,
-        num_episodes=6,
-        success_rate=1.0,
-        top_level={"bars": bars},
+    jobs = {"num_jobs": 2, "num_episodes": 6, "success_rate": 1.0, "top_level": {"bars": bars}}
+    return World(tmp_path_factory.mktemp("world"), server, "--assignment=dynamic", **jobs)
+
+
+def cut(world: World, place: tuple[str, int], *options: str, rank: int = 0, **how: object) -> Ended:
+    """Run until the process dies before an operation."""
+    only, at = place
+    return world.run(
+        "--output_dir", world.output, *options, faults={rank: Fault(effect=Effect.DIES, at=at, only=only)}, **how
     )
+
+
+def check_next_start_ends(world: World) -> str:
+    """Go on with the run, which plays nothing twice, and return what it says."""
+    before = committed(world.output)
+    ended = world.run("--output_dir", world.output, "--resume")
+    assert ended.exit_code == 0, ended.output
+    assert not before.keys() & world.started.keys()
+    return ended.output
 
 
 def check_ended(world: World, output: str) -> None:
@@ -63,16 +74,10 @@ def check_ended(world: World, output: str) -> None:
 
 @pytest.mark.parametrize("where", BETWEEN)
 def test_the_next_start_ends_a_run_that_was_cut_between(world, where):
-    only, at = BETWEEN[where]
     world.bring_back("nothing")
-    faults = {0: Fault(effect=Effect.DIES, at=at, only=only)}
-    cut = world.run("--output_dir", world.output, faults=faults)
-    assert cut.met[0], cut.output
-    before = committed(world.output)
-    ended = world.run("--output_dir", world.output, "--resume")
-    assert ended.exit_code == 0, ended.output
-    assert not before.keys() & world.started.keys()
-    check_ended(world, ended.output)
+    ended = cut(world, BETWEEN[where])
+    assert ended.met[0], ended.output
+    check_ended(world, check_next_start_ends(world))
 
 
 EXTENDING = {
@@ -92,27 +97,20 @@ def test_the_next_start_ends_an_extension_that_was_cut_between(longer, server, t
     shorter = World(tmp_path, server, "--assignment=dynamic", output=longer.output, num_jobs=1, num_episodes=3)
     longer.bring_back("nothing")
     assert shorter.run("--output_dir", shorter.output).exit_code == 0
-    only, at = EXTENDING[where]
-    cut = longer.run("--output_dir", longer.output, "--resume", faults={0: Fault(effect=Effect.DIES, at=at, only=only)})
-    assert cut.met[0], cut.output
-    before = committed(longer.output)
-    ended = longer.run("--output_dir", longer.output, "--resume")
-    assert ended.exit_code == 0, ended.output
-    assert not before.keys() & longer.started.keys()
+    ended = cut(longer, EXTENDING[where], "--resume")
+    assert ended.met[0], ended.output
+    check_next_start_ends(longer)
     check_whole(longer.output, longer.undisturbed)
 
 
 @pytest.mark.parametrize("where", ["a decision and the report of its job", "a dataset and the report"])
 def test_a_decided_run_without_any_word_of_the_rank_that_died_is_ended_by_the_next_start(world, where):
     """As earlier versions left it, whose ranks said nothing before their report."""
-    only, at = BETWEEN[where]
     world.bring_back("nothing")
-    world.run("--output_dir", world.output, faults={0: Fault(effect=Effect.DIES, at=at, only=only)})
+    cut(world, BETWEEN[where])
     for path in world.output.glob("*/job_begun_*"):
         path.unlink()
-    ended = world.run("--output_dir", world.output, "--resume")
-    assert ended.exit_code == 0, ended.output
-    check_ended(world, ended.output)
+    check_ended(world, check_next_start_ends(world))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -120,7 +118,6 @@ def test_a_decided_run_without_any_word_of_the_rank_that_died_is_ended_by_the_ne
 def test_ranks_that_are_left_end_a_run_of_which_one_has_died(world, where, rank):
     """Which rank plays which episodes is left to chance; the one that is to die may have none of job ``b``."""
     world.bring_back("nothing")
-    faults = {rank: Fault(effect=Effect.DIES, at=1, only=where)}
-    ended = world.run("--output_dir", world.output, faults=faults, ranks=2, survive=True)
+    ended = cut(world, (where, 1), rank=rank, ranks=2, survive=True)
     assert ended.exit_codes[1 - rank] == 0, ended.output
     check_ended(world, ended.output)

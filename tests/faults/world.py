@@ -2,7 +2,7 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +13,15 @@ from tests.faults.small_run import read_diary, write_small_jobs
 
 CAUSES = {
     Effect.SHORT_WRITE: ("the disk is full",),
-    Effect.NO_SPACE_ONCE: ("No space left on device",),
-    Effect.NO_SPACE: ("No space left on device", "the disk is full"),
-    Effect.IO_ERROR_ONCE: ("Input/output error",),
-    Effect.IO_ERROR: ("Input/output error",),
-    Effect.NO_ACCESS_ONCE: ("Permission denied",),
-    Effect.NO_ACCESS: ("Permission denied",),
+    **dict.fromkeys((Effect.NO_SPACE_ONCE, Effect.NO_SPACE), ("No space left on device", "the disk is full")),
+    **dict.fromkeys((Effect.IO_ERROR_ONCE, Effect.IO_ERROR), ("Input/output error",)),
+    **dict.fromkeys((Effect.NO_ACCESS_ONCE, Effect.NO_ACCESS), ("Permission denied",)),
 }
 """What the screen says of each effect, one of them; of a death it says nothing."""
 
 
 class World:
-    """The jobs, the undisturbed run, and one run that meets faults.
-
-    Args:
-        directory: Where everything lies.
-        server: Runs them.
-        options: Further arguments of every run.
-        output: The directory of the run that meets faults, if it lies elsewhere.
-        keys: See `write_small_jobs`.
-    """
+    """The jobs (with the keys of `write_small_jobs`), the undisturbed run, and one run that meets faults."""
 
     def __init__(
         self, directory: Path, server: ForkServer, *options: str, output: Path | None = None, **keys: Any
@@ -89,21 +78,10 @@ class World:
         """Return the whole command line for these arguments."""
         return ["--eval_jobs_config", self._jobs, *arguments, *self._options]
 
-    def run(
-        self,
-        *arguments: object,
-        faults: Mapping[int, Fault] | None = None,
-        **how: Any,
-    ) -> Ended:
+    def run(self, *arguments: object, **how: Any) -> Ended:
         """Run the evaluation runner with these arguments, and check nothing; see `ForkServer.run`."""
         self.diary.unlink(missing_ok=True)
-        return self.server.run(
-            self.arguments(*arguments),
-            directory=self.output,
-            diary=self.diary,
-            faults=faults,
-            **how,
-        )
+        return self.server.run(self.arguments(*arguments), directory=self.output, diary=self.diary, **how)
 
     def _checked(self, ended: Ended, faults: Mapping[int, Fault] | None) -> Ended:
         assert max(self.started.values(), default=0) <= 1, ended.output
@@ -119,10 +97,6 @@ class World:
         assert "Logging error" not in ended.output, ended.output
         for rank, fault in (faults or {}).items():
             if fault.effect in CAUSES and ended.met[rank] and ended.exit_codes[rank]:
-                assert says(ended, CAUSES[fault.effect]), f"{ended.met[rank]}: {ended.output}"
+                is_said = any(cause in ended.output for cause in CAUSES[fault.effect])
+                assert is_said, f"{ended.met[rank]}: {ended.output}"
         return ended
-
-
-def says(ended: Ended, causes: Sequence[str]) -> bool:
-    """Whether the screen shows one of these causes."""
-    return any(cause in ended.output for cause in causes)
