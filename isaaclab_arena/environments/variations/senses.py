@@ -1,5 +1,6 @@
 """Changes between an environment and its policy: noise on actions, late, noisy and disturbed observations."""
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +32,8 @@ from isaaclab_arena.interfaces.environment_builder import (
 )
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number, point
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, Pictures, picture_layout
+
+_LOG = logging.getLogger(__name__)
 
 # The variations, for any environment.
 
@@ -115,6 +118,10 @@ def build_varied(
     if not between:
         return environment
     try:
+        # A job that has cameras means to change what they show.
+        changed = next((each.key for each in between if each.asset == "picture"), None)
+        if changed and CAMERAS not in environment.observation_spec and getattr(config, "enable_cameras", False):
+            raise EnvironmentBuildError(f"variation '{changed}' changes pictures, and the environment shows none")
         return SensedEnvironment(environment, between)
     except EnvironmentBuildError:
         environment.close()
@@ -490,7 +497,7 @@ class SensedEnvironment(EnvironmentWrapper, Background):
         keys = [each.key for each in variations]
         for key in keys:
             if key.startswith("picture.") and CAMERAS not in real.observation_spec:
-                raise EnvironmentBuildError(f"variation '{key}' changes pictures, and the environment shows none")
+                _LOG.warning("variation '%s' has no effect: the environment shows no pictures", key)
             if key in ("action.noise", "action.jolt") and real.action_spec.choices is not None:
                 raise EnvironmentBuildError(f"variation '{key}' needs numbers, and the actions here are choices")
             if key == "action.idle" and not isinstance(real.hold_action, tuple):

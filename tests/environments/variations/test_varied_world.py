@@ -13,16 +13,18 @@ from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.grasping import Reach
 from isaaclab_arena.environments.variations.catalogue import footprints
 from isaaclab_arena.environments.variations.overrides import enabled_variations
-from isaaclab_arena.environments.variations.varied_world import (
+from isaaclab_arena.environments.variations.pictures import (
+    blurred_pictures,
+    compressed_pictures,
+    quantisation_tables,
+    tone_table,
+)
+from isaaclab_arena.environments.variations.senses import (
     NOISE_STEPS,
     ActionNoise,
     Disturbances,
     ObservationDelay,
-    blurred_pictures,
-    compressed_pictures,
-    exposure_table,
     noise_of,
-    quantisation_tables,
 )
 from isaaclab_arena.interfaces.environment_builder import Sampler, Variation
 from isaaclab_arena.interfaces.episode import Conditions, point
@@ -319,7 +321,7 @@ def test_pictures_are_compressed_last_as_a_camera_does():
 
 @pytest.mark.parametrize(("stops", "grey"), [(0.0, 128), (1.0, 175), (-1.0, 93), (6.0, 255)])
 def test_exposure_counts_in_light_and_not_in_colours(stops, grey):
-    assert exposure_table(stops)[128] == grey
+    assert tone_table(stops, 1.0)[128] == grey
 
 
 def test_blur_keeps_an_even_picture_and_spreads_a_point():

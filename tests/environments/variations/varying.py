@@ -7,7 +7,9 @@ import torch
 
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.variations import senses
 from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.environments.variations.senses import offered_variations
 from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.sim.backends import MujocoBackend
@@ -17,15 +19,16 @@ from tests.environments.building import CPU, episode
 @cache
 def catalogue_of(name: str, **options: Any) -> tuple[Variation, ...]:
     builder = ENVIRONMENTS.get(name)
-    return builder.variations(builder.config_class(**options))
+    return offered_variations(builder, builder.config_class(**options))
 
 
 def build_varied(
     name: str, overrides: dict[str, Any], *, num_envs: int = 1, device: torch.device = CPU, **options: Any
-) -> TableEnvironment:
+) -> Any:
     """Build an environment with the variations that a job would turn on."""
     builder = ENVIRONMENTS.get(name)
-    return builder.build(
+    return senses.build_varied(
+        builder,
         builder.config_class(**options),
         num_envs=num_envs,
         device=device,
@@ -36,7 +39,9 @@ def build_varied(
 
 def everything(name: str, **options: Any) -> dict[str, Any]:
     """Return the overrides that turn everything on, of what an environment with these options has."""
-    return {f"{variation.key}.enabled": True for variation in catalogue_of(name, **options)}
+    left_out = ("action.idle",) if options.get("enable_cameras") else ("action.idle", "picture.")
+    keys = [each.key for each in catalogue_of(name, **options) if not each.key.startswith(left_out)]
+    return {f"{key}.enabled": True for key in keys}
 
 
 def fixed(key: str, *values: Any) -> dict[str, Any]:
