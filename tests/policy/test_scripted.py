@@ -14,7 +14,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.action_chunking import ActionChunkingState, ActionChunkScheduler, ChunkPlayer
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.scripted import ScriptedPolicy, ScriptedPolicyCfg
+from isaaclab_arena.policy.scripted import ArmMotion, ScriptedPolicy, ScriptedPolicyCfg
 from tests.environments.building import ALL_ENVIRONMENTS, build, play
 from tests.fakes import CoinConfig, CoinEnvironment
 from tests.fakes_environment import ScriptedEnvironment, episodes
@@ -64,6 +64,18 @@ def test_an_environment_without_a_simulation_or_a_plan_is_refused():
     env.task_name = "reach_twice"
     with pytest.raises(PolicyError, match=r"'reach_twice'.* reach, "):
         ScriptedPolicy().get_action(env, {})
+
+
+def test_no_step_goes_beyond_the_limits_of_a_joint():
+    env = build("reach", embodiment="so101")
+    motion, joints = ArmMotion(env.robot, env.backend), env.backend.qpos.clone()
+    for along in (-1.0, 1.0):
+        free = motion.joint_targets(torch.full((1, 3), along), torch.zeros(1, 3), torch.tensor([0.05]))
+        motion.low = motion.high = joints[:, motion.positions][0]
+        held = motion.joint_targets(torch.full((1, 3), along), torch.zeros(1, 3), torch.tensor([0.05]))
+        assert not torch.equal(free[0], motion.high)
+        assert torch.allclose(held[0], motion.high, atol=1e-6)
+        motion = ArmMotion(env.robot, env.backend)
 
 
 def test_half_speed_takes_longer_and_a_speed_that_makes_no_sense_is_refused():
