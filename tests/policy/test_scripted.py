@@ -15,7 +15,7 @@ from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.action_chunking import ActionChunkingState, ActionChunkScheduler, ChunkPlayer
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.scripted import ArmMotion, ScriptedPolicy, ScriptedPolicyCfg
-from tests.environments.building import ALL_ENVIRONMENTS, build, play
+from tests.environments.building import ALL_ENVIRONMENTS, build, play, start
 from tests.fakes import CoinConfig, CoinEnvironment
 from tests.fakes_environment import ScriptedEnvironment, episodes
 from tests.policy.playing import actions_of
