@@ -123,6 +123,7 @@ def test_a_function_acts_with_the_options_of_its_job():
 
 def test_options_are_checked_against_the_parameters_of_the_function():
     declared = declared_options(resolve_policy_class(f"{__name__}:function_act"))
+    assert declared.names == {"checkpoint_path", "gain", "joints"}
     with refused("gian", "checkpoint_path", "gain"):
         declared.read({"gain": "high", "gian": 1.0}, owner="policy 'function_act'")
 

@@ -49,6 +49,14 @@ def test_an_episode_ends_with_the_recording_or_before_it_as_the_environment_says
     assert length == 50 or {record.length for record in records} == {2}
 
 
+@pytest.mark.parametrize(
+    ("attributes", "control_hz"), [({"control_dt": 0.05}, 20.0), ({}, None), ({"control_dt": 0.0}, None)]
+)
+def test_the_rate_of_the_recorded_actions_is_told_where_the_recording_has_one(tmp_path, attributes, control_hz):
+    policy = replay(recording(tmp_path, **attributes))
+    assert policy.connections(ScriptedEnvironment(num_envs=1)).control_hz == control_hz
+
+
 def test_one_named_episode_is_played_in_every_episode(tmp_path):
     policy = replay(recording(tmp_path), episode_name="demo_3")
     assert policy.num_episodes() == 1

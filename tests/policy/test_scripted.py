@@ -14,8 +14,8 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.action_chunking import ActionChunkingState, ActionChunkScheduler, ChunkPlayer
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.scripted import ScriptedPolicy, ScriptedPolicyCfg
-from tests.environments.building import ALL_ENVIRONMENTS, build, play
+from isaaclab_arena.policy.scripted import ArmMotion, ScriptedPolicy, ScriptedPolicyCfg
+from tests.environments.building import ALL_ENVIRONMENTS, build, play, start
 from tests.fakes import CoinConfig, CoinEnvironment
 from tests.fakes_environment import ScriptedEnvironment, episodes
 from tests.policy.playing import actions_of
@@ -64,6 +64,20 @@ def test_an_environment_without_a_simulation_or_a_plan_is_refused():
     env.task_name = "reach_twice"
     with pytest.raises(PolicyError, match=r"'reach_twice'.* reach, "):
         ScriptedPolicy().get_action(env, {})
+
+
+@pytest.mark.parametrize("axis", range(3))
+@pytest.mark.parametrize("along", [-1.0, 1.0])
+def test_no_step_goes_beyond_the_limits_of_a_joint(axis, along):
+    env = build("reach", embodiment="so101")
+    start(env)
+    motion = ArmMotion(env.robot, env.backend)
+    goal = torch.zeros(1, 3).double(), torch.zeros(1, 3).double(), torch.tensor([0.05]).double()
+    goal[0][0, axis] = along
+    joints, free = env.backend.qpos[0, motion.positions].clone(), motion.joint_targets(*goal)
+    assert ((free - joints).abs() > 1e-3).any()
+    motion.low, motion.high = joints - 1e-3, joints + 1e-3
+    assert ((motion.joint_targets(*goal) - joints).abs() <= 1e-3 + 1e-9).all()
 
 
 def test_half_speed_takes_longer_and_a_speed_that_makes_no_sense_is_refused():

@@ -287,6 +287,12 @@ def test_the_words_of_every_draw_are_looked_at_and_not_those_of_one_only(colour)
         builder.variations(TableOptions())
 
 
+def test_variations_are_those_of_options_that_are_checked():
+    builder = ENVIRONMENTS.get("lift_object")
+    with pytest.raises(ConfigError, match="action mode"):
+        builder.variations(builder.config_class(action_mode="wishful"))
+
+
 def offered(key: str, sampler: Sampler, **more) -> Variation:
     asset, _, name = key.partition(".")
     return Variation(asset=asset, name=name, unit="", description="", sampler=sampler, **more)
