@@ -20,6 +20,7 @@ from benchmarks.harness.measure import run
 from isaaclab_arena.environments.arena.builder import TableTask
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, LANGUAGE, Axis, enabled_variations
+from isaaclab_arena.environments.variations.senses import build_varied, offered_variations
 from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 
@@ -89,16 +90,16 @@ def most_seen(environments: Sequence[TableEnvironment], numbered: Sequence[Episo
     return int(np.argmax(np.min(shares, axis=0)))
 
 
-def built(builder: TableTask, settings: dict[str, Any], size: int) -> TableEnvironment:
+def built(builder: TableTask, settings: dict[str, Any], size: int) -> Any:
     """Return a single env slot with cameras and variations on."""
     config = builder.config_class(enable_cameras=True, camera_size=size, camera_segmentation=True)
-    variations = enabled_variations(builder.variations(config), settings)
-    return builder.build(config, num_envs=1, device=CPU, num_threads=1, variations=variations)
+    variations = enabled_variations(offered_variations(builder, config), settings)
+    return build_varied(builder, config, num_envs=1, device=CPU, num_threads=1, variations=variations)
 
 
 def pictures_of(builder: TableTask, axis: Axis, thing: str | None, options: Options) -> list[np.ndarray]:
     """Return pictures of one episode at levels 0 to 5, with a thing in the middle. Shape: (height, width, 3)."""
-    catalogue = builder.variations(builder.config_class())
+    catalogue = offered_variations(builder, builder.config_class())
     numbered = episodes(options.episodes)
     size = TILE if thing is None else CLOSE.get(axis.name, 1) * TILE
     settings = ({}, *(axis.settings(catalogue, level) for level in LEVELS))
@@ -137,7 +138,7 @@ def captions(axis: Axis, catalogue: Sequence[Variation]) -> list[str]:
 
 def sheet(builder: TableTask, names: Sequence[str], options: Options) -> Image.Image:
     """Return a sheet with a line for each axis of the task, and a column for each level."""
-    catalogue = builder.variations(builder.config_class())
+    catalogue = offered_variations(builder, builder.config_class())
     axes = [AXES[name] for name in names if AXES[name].variations(catalogue)]
     things = built(builder, {}, TILE).task.spec.rigid_objects
     thing = next(iter(things.values())).partition("/")[0] if things else None

@@ -21,6 +21,7 @@ from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.catalogue import word_distance
 from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, Axis, enabled_variations
+from isaaclab_arena.environments.variations.senses import offered_variations
 from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -185,7 +186,7 @@ def changes(name: str, builder: TableTask, environment: TableEnvironment) -> Ite
         ([measured](../../../benchmarks/results/robustness_levels.md)).
     """
     yield textwrap.dedent(introduction).strip()
-    yield from ("", *level_table(builder.variations(builder.config_class())))
+    yield from ("", *level_table(offered_variations(builder, builder.config_class())))
     conditions = environment.draw_conditions(episodes(1)[0].conditions_generator())
     words = environment.instruction(conditions)
     yield from (

@@ -7,6 +7,7 @@ import torch
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.environments.variations.senses import build_varied, offered_variations
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
@@ -31,8 +32,9 @@ def build(
     builder = ENVIRONMENTS.get(name)
     config = builder.config_class(**options)
     builder.check(config)
-    varied = {} if settings is None else {"variations": enabled_variations(builder.variations(config), settings)}
-    return builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads, **varied)
+    variations = () if settings is None else enabled_variations(offered_variations(builder, config), settings)
+    size = {"num_envs": num_envs, "num_threads": num_threads}
+    return build_varied(builder, config, variations=variations, device=device, **size)
 
 
 def make_policy(policy_type: str, options: Mapping[str, Any] | None = None) -> PolicyBase:

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.harness.environments import build, episodes
 from benchmarks.harness.measure import Page, PageOptions, Table, Timing, in_turn, median, ratios, run, spread, timed
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.variations.senses import offered_variations
 from isaaclab_arena.interfaces.environment import Environment
 
 ENVIRONMENT = "lift_object"
@@ -94,7 +95,8 @@ def main(options: Options) -> None:
     heading = ("env slots", "what varies", *figures)
     table = Table(*heading, words=2)
     builder = ENVIRONMENTS.get(ENVIRONMENT)
-    others = [each.key for each in builder.variations(builder.config_class()) if each.key != "distractors.count"]
+    offered = [each.key for each in offered_variations(builder, builder.config_class())]
+    others = [key for key in offered if key not in ("distractors.count", "action.idle")]
     pairs = {
         ("nothing", "all but distractors"): ((), others),
         ("distractors", "all"): (("distractors.count",), (*others, "distractors.count")),

@@ -26,6 +26,7 @@ from isaaclab_arena.distributed.devices import default_num_threads
 from isaaclab_arena.environments.arena.environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import AXES
+from isaaclab_arena.environments.variations.senses import offered_variations
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EVENTS, Episode, EpisodeRecord
@@ -173,8 +174,7 @@ class _Watcher(Observer):
                 )
             )
 
-    def _look(self, environment: Environment, env_id: int) -> None:
-        assert isinstance(environment, TableEnvironment)
+    def _look(self, environment: Any, env_id: int) -> None:
         world = VisibleWorld.of(*environment.backend.visible_world(env_id))
         hand = environment.backend.site_position(environment.robot.tcp_site)[env_id].double().numpy().copy()
         self._seen[env_id].append((world, hand))
@@ -183,7 +183,7 @@ class _Watcher(Observer):
 def failures_of(source: Source, seed: int) -> list[Failure]:
     """Run the episodes of a source, and return its first failures, by episode."""
     builder = ENVIRONMENTS.get(source.environment)
-    catalogue = builder.variations(builder.config_class(**source.options))
+    catalogue = offered_variations(builder, builder.config_class(**source.options))
     settings = {
         key: value
         for name, level in source.axes.items()

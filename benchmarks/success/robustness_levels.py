@@ -14,6 +14,7 @@ from benchmarks.harness.measure import Page, PageOptions, Table, run
 from isaaclab_arena.distributed.devices import default_num_threads
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, EDGE_LEVEL, Axis
+from isaaclab_arena.environments.variations.senses import offered_variations
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment_builder import Variation
 from isaaclab_arena.interfaces.episode import Outcome
@@ -81,7 +82,7 @@ class Options(PageOptions):
 def catalogue_of(task: str) -> tuple[Variation, ...]:
     """Return the variations of a task."""
     builder = ENVIRONMENTS.get(task)
-    return builder.variations(builder.config_class(**dict(TASKS)[task]))
+    return offered_variations(builder, builder.config_class(**dict(TASKS)[task]))
 
 
 def axes_of(task: str) -> list[str]:

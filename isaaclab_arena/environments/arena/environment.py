@@ -146,7 +146,7 @@ class ArenaEnvironment(Environment):
     ) -> Observation:
         """Restart recorded episodes, from their full integration state if given."""
         with _ordinary_mode():
-            slots, env_ids = env_ids.tolist(), env_ids.to(self.backend.device)
+            slots, env_ids = env_ids.tolist(), env_ids.to(self.backend.device, non_blocking=True)
             if self._varied is not None:
                 self._varied.begin(env_ids, conditions)
             self.backend.reset(env_ids, [self._start_state(condition) for condition in conditions])

@@ -118,11 +118,7 @@ def build_varied(
     if not between:
         return environment
     try:
-        # A job that has cameras means to change what they show.
-        changed = next((each.key for each in between if each.asset == "picture"), None)
-        if changed and CAMERAS not in environment.observation_spec and getattr(config, "enable_cameras", False):
-            raise EnvironmentBuildError(f"variation '{changed}' changes pictures, and the environment shows none")
-        return SensedEnvironment(environment, between)
+        return SensedEnvironment(environment, between, has_cameras=getattr(config, "enable_cameras", False))
     except EnvironmentBuildError:
         environment.close()
         raise
@@ -325,9 +321,9 @@ class Disturbances:
         self._shown: dict[int, torch.Tensor] = {}
         self._conditions: dict[int, Conditions] = {}  # of the episodes in env slots
 
-    def begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+    def begin(self, env_ids: torch.Tensor, slots: Sequence[int], conditions: Sequence[Conditions]) -> None:
         """Start env slots (n,), int64, disturbed by their conditions; their next observation is their first."""
-        env_ids = env_ids.to(self._steps.device)
+        # ``slots`` are the same numbers on the host: a read of ``env_ids`` would wait for the GPU.
         self._steps[env_ids] = -1
         asked = {name: [number(own.get(name, nothing)) for own in conditions] for name, nothing in _UNDISTURBED.items()}
         qualities = [round(quality) for quality in asked["picture.jpeg_quality"]]
@@ -358,9 +354,9 @@ class Disturbances:
         for name, nothing in _UNDISTURBED.items():
             self._are_on[name] |= any(each != nothing for each in asked[name])
         self._are_on["picture.turn"] |= any("picture.shift" in own for own in conditions)
-        self._conditions |= zip(env_ids.tolist(), conditions, strict=True)
+        self._conditions |= zip(slots, conditions, strict=True)
         for camera in self._views:
-            self._look(camera, env_ids.tolist())
+            self._look(camera, slots)
 
     def disturbed(self, observation: Observation, moved: torch.Tensor) -> Observation:
         """Return the disturbed observation; ``moved`` (num_envs,), bool, are env slots that began or made a step."""
@@ -492,11 +488,14 @@ class SensedEnvironment(EnvironmentWrapper, Background):
     snapshot: Any = None
     restore_snapshot: Any = None
 
-    def __init__(self, real: Environment, variations: Sequence[Variation]) -> None:
+    def __init__(self, real: Environment, variations: Sequence[Variation], *, has_cameras: bool) -> None:
+        # ``has_cameras``: the job asks for pictures, so variations of pictures must not be without effect.
         super().__init__(real)
         keys = [each.key for each in variations]
         for key in keys:
             if key.startswith("picture.") and CAMERAS not in real.observation_spec:
+                if has_cameras:
+                    raise EnvironmentBuildError(f"variation '{key}' changes pictures, and the environment shows none")
                 _LOG.warning("variation '%s' has no effect: the environment shows no pictures", key)
             if key in ("action.noise", "action.jolt") and real.action_spec.choices is not None:
                 raise EnvironmentBuildError(f"variation '{key}' needs numbers, and the actions here are choices")
@@ -539,19 +538,30 @@ class SensedEnvironment(EnvironmentWrapper, Background):
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
         """Start new episodes in the env slots ``env_ids`` (n,)."""
-        self._begin(env_ids, conditions)
-        return self._begun(env_ids.tolist(), self.real.reset(env_ids, conditions))
+        slots = self._begin(env_ids, conditions)
+        # A read of ``env_ids`` waits for a GPU, so the environment gets them from here.
+        return self._begun(slots, self.real.reset(torch.tensor(slots), conditions))
 
     def restore(
         self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
     ) -> Observation:
         """Restart recorded episodes; see `Environment.restore`."""
-        self._begin(env_ids, conditions)
-        return self._begun(env_ids.tolist(), self.real.restore(env_ids, conditions, states))
+        slots = self._begin(env_ids, conditions)
+        return self._begun(slots, self.real.restore(torch.tensor(slots), conditions, states))
 
     def step(self, action: torch.Tensor) -> Step:
         """Make one step in every running env slot. Shape of ``action``: (num_envs, action_dim)."""
         return self._stepped(self.real.step(self._acted(action)))
+
+    def try_step(self, action: torch.Tensor) -> Step:
+        """Make one step, or none; see `Environment.try_step`."""
+        if type(self.real).step_again is Environment.step_again:
+            return self.step(action)
+        return self._stepped(self.real.try_step(self._acted(action)))
+
+    def step_again(self) -> Step:
+        """Make the step that `try_step` did not make."""
+        return self._stepped(self.real.step_again())
 
     def begin_step(self, action: torch.Tensor) -> None:
         """Begin a step elsewhere. Shape of ``action``: (num_envs, action_dim)."""
@@ -563,8 +573,7 @@ class SensedEnvironment(EnvironmentWrapper, Background):
 
     def begin_reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
         """Begin to start episodes elsewhere."""
-        self._begin(env_ids, conditions)
-        self._elsewhere.begin_reset(env_ids, conditions)
+        self._elsewhere.begin_reset(torch.tensor(self._begin(env_ids, conditions)), conditions)
 
     def finish_reset(self, env_ids: Sequence[int]) -> Observation:
         """Wait for the resets of these env slots."""
@@ -576,13 +585,14 @@ class SensedEnvironment(EnvironmentWrapper, Background):
             raise TypeError("the environment makes its steps itself")
         return self._work
 
-    def _begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+    def _begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> list[int]:
+        """Start the senses of env slots, and return these."""
         slots, env_ids = env_ids.tolist(), env_ids.to(self._running.device)
         self._running[env_ids] = False
         strengths = [number(own.get("action.noise", 0.0)) for own in conditions]
         self._noise.begin(slots, strengths, [round(number(own.get("action.noise_seed", 0))) for own in conditions])
         self._delay.begin(env_ids, [round(number(own.get("observation.delay", 0))) for own in conditions])
-        self._disturbances.begin(env_ids, conditions)
+        self._disturbances.begin(env_ids, slots, conditions)
         if self._is_moved:
             self._steps[env_ids] = 0
             spans = self._noise.span.tolist()
@@ -597,6 +607,7 @@ class SensedEnvironment(EnvironmentWrapper, Background):
             own = torch.tensor(idle), torch.tensor(moments), torch.tensor(jolts, dtype=self._jolt.dtype)
             idle, moments, jolts = on_device(own, self._running.device)
             self._idle[env_ids], self._jolt_step[env_ids], self._jolt[env_ids] = idle, moments, jolts
+        return slots
 
     def _acted(self, action: torch.Tensor) -> torch.Tensor:
         """Return the actions that arrive, shape (num_envs, action_dim)."""
@@ -614,12 +625,14 @@ class SensedEnvironment(EnvironmentWrapper, Background):
 
     def _begun(self, slots: Sequence[int], observation: Observation) -> Observation:
         moved = torch.zeros_like(self._running)
-        moved[list(slots)] = True
+        [env_ids] = on_device((torch.tensor(list(slots)),), moved.device)
+        moved[env_ids] = True
         self._running |= moved
         return self._seen(observation, moved)
 
     def _stepped(self, step: Step) -> Step:
-        seen = self._seen(step.observation, self._running)
+        moved = self._running if step.made is None else self._running & step.made
+        seen = self._seen(step.observation, moved)
         self._running &= ~(step.terminated | step.truncated | step.diverged)
         return replace(step, observation=seen)
 

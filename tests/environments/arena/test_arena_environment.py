@@ -274,7 +274,7 @@ def test_graphs_of_a_gpu_give_the_verdicts_and_observations_of_single_kernels(na
             for metric, value in plain.metrics.items():
                 found = replayed.metrics[metric]
                 torch.testing.assert_close(found, value, rtol=0, atol=0, equal_nan=True, msg=metric)
-            seen = env._observation(env._running)["policy"]
+            seen = env._observation()["policy"]
             for term, spec in env._terms.items():
                 assert torch.equal(seen[term], spec.read(env.backend).to(torch.float32)), term
     assert "not replayed" not in caplog.text

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.config.expansion.suites import Robustness
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.config.schema import Robustness
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.environments.variations.pictures import seen_from, tone_table
@@ -40,18 +40,12 @@ def played(env: Environment, *indices: int) -> list[list[tuple[bytes, bytes]]]:
     conditions = [
         env.vary_conditions(env.draw_conditions(each.conditions_generator()), each) for each in map(episode, indices)
     ]
-    seen = [env.reset(torch.arange(len(indices)), conditions)]
-    for number in range(NUM_STEPS):
-        seen.append(env.step(torch.full((env.num_envs, 2), 0.1 * (number + 1))).observation)
+    actions = [torch.full((env.num_envs, 2), 0.1 * number) for number in range(1, NUM_STEPS + 1)]
+    seen = [env.reset(torch.arange(len(indices)), conditions), *(env.step(action).observation for action in actions)]
     env.close()
+    shown = [(each["policy"]["place"].numpy(), pictures_of(each[CAMERAS]["front"])) for each in seen]
     return [
-        [
-            (
-                each["policy"]["place"][slot].numpy().tobytes(),
-                pictures_of(each[CAMERAS]["front"])[slot].numpy().tobytes(),
-            )
-            for each in seen
-        ]
+        [(numbers[slot].tobytes(), pictures[slot].numpy().tobytes()) for numbers, pictures in shown]
         for slot in range(len(indices))
     ]
 
@@ -68,7 +62,8 @@ def test_an_episode_is_disturbed_alike_in_any_env_slot_and_in_workers(everything
     assert played(build(SEEN, everything, num_envs=3), 0, 1, 2) == alone
     assert played(build(SEEN, everything, num_envs=3, **IN_WORKERS), 0, 1, 2) == alone
     plain = [played(build(SEEN), index)[0] for index in range(3)]
-    assert all(one != other for one, other in zip(sum(alone, []), sum(plain, []), strict=True))
+    pairs = [pair for sides in zip(alone, plain, strict=True) for pair in zip(*sides, strict=True)]
+    assert all(mine != its for mine, its in pairs)
 
 
 def test_what_changes_nothing_gives_the_same_bits():
@@ -118,7 +113,7 @@ def test_a_push_lasts_some_steps_and_its_moment_and_direction_do_not_depend_on_i
 
 
 def test_a_robot_that_idles_holds_still_whatever_its_policy_says():
-    env = build("reach", fixed("action.idle", 3), action_mode="ik_delta")
+    env = build("reach", fixed("action.idle", 3), action_mode="ee_delta")
     own = episode(0)
     env.reset(torch.arange(1), [env.vary_conditions(env.draw_conditions(own.conditions_generator()), own)])
     action = torch.full((1, *env.action_spec.shape), 0.5)
@@ -136,12 +131,8 @@ def test_words_are_lost_and_misspelt_as_the_episode_says():
     assert [word for word in told.split() if word in some][: len(some)] == some
     wrong = heard(told, {**seed, "instruction.misspelt": 1.0}).split()
     assert [sorted(word) for word in wrong] == [sorted(word) for word in told.split()]
-    assert {word for word, said in zip(wrong, told.split(), strict=True) if word != said} <= {
-        "cbue",
-        "cueb",
-        "itno",
-        "inot",
-    }
+    assert all(word[0] == said[0] for word, said in zip(wrong, told.split(), strict=True))
+    assert "cube" not in wrong
 
 
 def shown(**how: Any) -> np.ndarray:
@@ -171,20 +162,15 @@ def test_contrast_spreads_colours_around_grey():
 
 
 def test_robustness_of_an_environment_made_elsewhere_has_the_axes_around_it():
-    document = {
-        "name": "a",
-        "arena_env_args": {"environment": CHOICES},
-        "policy_type": "zero_action",
-        "num_episodes": 1,
-    }
-    [job] = read_jobs({"jobs": [{**document, "enable_cameras": True}]}, source="jobs.yaml").jobs
+    fields = {"name": "a", "arena_env_args": {"environment": CHOICES, "enable_cameras": True}, "num_episodes": 1}
+    [job] = read_jobs({"jobs": [{**fields, "policy_type": "zero_action"}]}, source="jobs.yaml").jobs
     axes = [arm.labels["axis"] for arm in robustness_arms(job, Robustness(axes=None, levels=(1,)))]
     assert axes[:2] == ["benign", "action_noise"]
     assert {"sensor_noise", "delay", "picture_blur", "all"} <= {*axes}
     assert not {"object_mass", "light", "language"} & {*axes}
 
 
-@pytest.mark.parametrize("shape", [(4, 6, 3), (3, 4, 6), (4, 6), (4, 6, 1), (4, 6, 4)])
+@pytest.mark.parametrize("shape", [(5, 6, 3), (3, 5, 6), (5, 6), (5, 6, 1), (1, 5, 6), (5, 6, 4)])
 def test_pictures_of_any_layout_keep_it(shape):
     layout, pictures = picture_layout(shape, torch.uint8), torch.arange(2 * math.prod(shape)).reshape(2, *shape).byte()
     assert torch.equal(layout.restored(layout.colours(pictures), pictures), pictures)

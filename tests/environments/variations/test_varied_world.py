@@ -252,7 +252,7 @@ ALL = torch.tensor([True, True, True])
 
 def disturbing(*each: Conditions) -> Disturbances:
     made = Disturbances(len(each), CPU, most_blur=1.0)
-    made.begin(torch.arange(len(each)), each)
+    made.begin(torch.arange(len(each)), range(len(each)), each)
     return made
 
 
@@ -295,10 +295,10 @@ def test_noise_is_new_in_every_step_and_stays_while_an_env_slot_rests():
         assert torch.equal(first[group][name], rests[group][name])
         assert not torch.equal(first[group][name], second[group][name])
     # A new episode begins with its own first noise, or has none.
-    made.begin(torch.tensor([0]), [STRONG])
+    made.begin(torch.tensor([0]), [0], [STRONG])
     again = made.disturbed(observed(1), ALL[:1])["policy"]["joint_pos"]
     assert torch.equal(again, first["policy"]["joint_pos"])
-    made.begin(torch.tensor([0]), [{}])
+    made.begin(torch.tensor([0]), [0], [{}])
     assert torch.equal(made.disturbed(observed(1), ALL[:1])[CAMERAS][RGB], observed(1)[CAMERAS][RGB])
 
 
