@@ -152,7 +152,7 @@ def test_a_film_is_opened_stepped_through_and_left_with_the_keyboard(page, repor
 
 
 def moment(page) -> dict[str, Any]:
-    """Return where the films, the cursors and the slider of the open player are [s, shares of the axis, step]."""
+    """Return the positions of films, cursors and slider of the open player [s, shares of the axis, step]."""
     cursors = "[...new Set([...document.querySelectorAll('dialog .cursor')].map(each => each.style.left))]"
     values = "[...document.querySelectorAll('dialog .trace .legend b')].map(each => each.textContent)"
     slider = "document.getElementById('position')"

@@ -53,7 +53,7 @@ def test_a_loop_of_ones_own_or_of_another_library_is_evaluated_every_few_iterati
 
 
 def returned_by(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return what the ``main`` of a program returns, run in a directory as Python runs a program."""
+    """Run the ``main`` of a program in a directory, as Python would, and return its result."""
     monkeypatch.chdir(directory)
     monkeypatch.syspath_prepend(EXAMPLES)
     with ENVIRONMENTS.restored_afterwards():

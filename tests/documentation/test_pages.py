@@ -72,7 +72,7 @@ def job_with(written: str) -> dict[str, Any]:
 
 
 def planned(directory: Path) -> list[dict[str, Any]]:
-    """Return what a run makes of its jobs."""
+    """Return the configurations of a run's planned jobs."""
     return [job["config"] for job in json.loads((directory / "run.json").read_text())["jobs"]]
 
 

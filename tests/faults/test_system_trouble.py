@@ -31,7 +31,7 @@ def world(server, tmp_path_factory) -> World:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Return what a run's files hold, but for logs and marks of who is at work."""
+    """Return the contents of a run's files, without logs."""
     files = [path for path in directory.rglob("*") if path.is_file() and "logs" not in path.parts]
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
