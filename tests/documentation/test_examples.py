@@ -72,6 +72,7 @@ def test_a_program_solves_its_task(name, rate, tmp_path, monkeypatch):
     assert returned_by(name, tmp_path, monkeypatch) == rate
 
 
+@pytest.mark.slow
 def test_tables_of_a_sweep_of_recordings_and_of_a_comparison_show_what_they_are_for(tmp_path, monkeypatch):
     table = returned_by("sweep_over_checkpoints", tmp_path, monkeypatch)
     assert table["success_rate"].iloc[0] < table["success_rate"].iloc[-1] == 1.0

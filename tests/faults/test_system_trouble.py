@@ -52,7 +52,13 @@ def test_a_crashed_run_goes_on_without_locks_where_it_was(world):
     assert ended.exit_code == 0, ended.output
 
 
-@pytest.mark.parametrize("trouble", REFUSALS, ids=str)
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        pytest.param(each, id=str(each), marks=[pytest.mark.slow] if number % 3 else [])
+        for number, each in enumerate(REFUSALS)
+    ],
+)
 def test_a_resume_that_the_system_refuses_a_file_names_it_and_changes_nothing(world, trouble):
     world.begin()
     before = contents(world.output)

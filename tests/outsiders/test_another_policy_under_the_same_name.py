@@ -168,6 +168,7 @@ class Killed(BaseException):
     """The end of a process."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_put_back", [False, True])
 @pytest.mark.parametrize("moves", range(3))
 def test_a_kill_while_episodes_are_set_aside_mixes_nothing(monkeypatch, out, checkpoint, moves, is_put_back):
