@@ -18,7 +18,7 @@ help:
 	@echo "make eval       run jobs/quickstart.json on the CPU, film a failure of each job, and write its page"
 	@echo "make libero     make an interpreter with LIBERO and LIBERO-PRO, $(VENV)-libero"
 	@echo "make test       run the tests"
-	@echo "make test-slow  run the tests that take more than a minute"
+	@echo "make test-slow  run the nightly tests, which take hours"
 	@echo "make test-floors  run the tests with the oldest releases that pyproject.toml allows, in $(VENV)-floors"
 	@echo "make test-benchmarks  make an interpreter for each benchmark, and run the tests that need them"
 	@echo "make test-gpu   run the tests that need a CUDA device"

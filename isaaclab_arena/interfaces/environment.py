@@ -182,7 +182,7 @@ class Environment(ABC):
         return [False] * len(env_ids)
 
     def start_errors(self, env_ids: Sequence[int]) -> Mapping[int, str]:
-        """Return why no episode can begin, by env slot whose reset failed."""
+        """Return the reason that no episode can begin, by env slot whose reset failed."""
         return {}
 
     def begin_events(self, env_ids: Sequence[int]) -> None:

@@ -124,6 +124,7 @@ UNFINISHED = "not finished"
 """The verdict on two jobs of which one has episodes to go."""
 
 _QUESTION = comparison.Question(alpha=ALPHA)
+_ALONE = "; the interval is of this pair alone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -459,7 +460,7 @@ def _of_pair(pair: PairOnPage, names: Sequence[str], at: int) -> Finding:
         comparison.Verdict.NO_WORSE: f"{better} is no worse than {other}",
         UNFINISHED: f"Not finished: {better} or {other}",
     }
-    adjusted = f", adjusted for {pair.family} pairs; the interval is of this pair alone" if pair.family > 1 else ""
+    adjusted = f", adjusted for {pair.family} pairs{_ALONE}" if pair.family > 1 else ""
     surely = f"p = {pair.adjusted_p:.2g} (McNemar mid-p{adjusted})"
     # Where jobs could stop at any episode the answer of the run holds, and the p-value does not.
     if pair.answer is not None:
@@ -526,11 +527,7 @@ def _of_policies(pairs: Sequence[PairOnPage], jobs: Sequence[JobOnPage]) -> Iter
         claim = f"Not decided: {better} or {other}" if is_open else f"{better} is better than {other}"
         num_tasks = len({task for task, _ in tasks[sides]})
         over = f"{len(tasks[sides])} seeds" if num_tasks == 1 else f"{num_tasks} tasks"
-        adjusted = (
-            f", adjusted for {len(known)} pairs of policies; the interval is of this pair alone"
-            if len(known) > 1
-            else ""
-        )
+        adjusted = f", adjusted for {len(known)} pairs of policies{_ALONE}" if len(known) > 1 else ""
         surely = f"p = {p_value:.2g} (McNemar mid-p, all episodes together{adjusted})"
         yield Finding(claim=f"{claim} over {over}", figures=_figures(found, surely, turned=found.difference < 0))
 

@@ -129,7 +129,13 @@ EDITS: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+@pytest.mark.parametrize(
+    "edit",
+    [
+        pytest.param(edit, id=name, marks=[] if name in ("included_file", "link_to_a_mesh") else [pytest.mark.slow])
+        for name, edit in EDITS.items()
+    ],
+)
 def test_a_robot(robot, evaluate, edited, edit):
     if edit in (linked, linked_model):
         for path in (robot / "six_axis.xml", robot / "meshes" / "load.obj"):

@@ -73,6 +73,7 @@ def test_the_motion_that_comes_along_is_the_one_that_the_program_writes_and_a_pe
     assert np.allclose(motion.joint_position[0], motion.joint_position[-1], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_page_is_shown_from_its_top_in_its_colours_unless_its_picture_is_too_large(tmp_path):
     executable()
     page = tmp_path / "page.html"
@@ -181,6 +182,7 @@ def test_every_episode_is_committed_once_and_no_run_beats_its_bound(failures_per
     assert (ended.num_failures > 0) == (ended.num_episodes_lost > 0) == (failures_per_gpu_day > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "within"), [*zip(KINDS, (AIM, 1.06, AIM), strict=True)])
 def test_a_tenth_of_the_ranks_of_the_page_keep_to_its_aim_or_come_near(kind, within):
     # A tenth of the ranks have a tenth of the work, so it ends as it does for a thousand, with more of it by chance.

@@ -152,7 +152,7 @@ def test_a_film_is_opened_stepped_through_and_left_with_the_keyboard(page, repor
 
 
 def moment(page) -> dict[str, Any]:
-    """Return where the films, the cursors and the slider of the open player are [s, shares of the axis, step]."""
+    """Return the positions of films, cursors and slider of the open player [s, shares of the axis, step]."""
     cursors = "[...new Set([...document.querySelectorAll('dialog .cursor')].map(each => each.style.left))]"
     values = "[...document.querySelectorAll('dialog .trace .legend b')].map(each => each.textContent)"
     slider = "document.getElementById('position')"
@@ -273,6 +273,7 @@ def test_the_longest_episodes_come_first_and_those_of_a_text_alone_where_that_wa
     assert all(label.startswith("random") for label in page.run(LABELS))
 
 
+@pytest.mark.slow
 def test_films_that_are_not_embedded_lie_beside_the_page(page, run, tmp_path):
     assert main(["report", str(run), "--output", str(run / "small.html"), "--embed_mb", "0"]) == 0
     page.open(run / "small.html")
@@ -290,6 +291,7 @@ STATES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", STATES)
 def test_runs_that_did_not_go_well_have_a_page_too(page, tmp_path, violations, state):
     outcomes, how = STATES[state]
@@ -311,6 +313,7 @@ def test_a_damaged_run_has_a_page_that_says_so(page, tmp_path):
     assert "episode_results_rank0.jsonl" in page.run("document.body.textContent")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [*HOSTILE_TEXTS, "w" * 300], ids=range(len(HOSTILE_TEXTS) + 1))
 def test_names_that_want_to_be_more_stay_text_and_do_not_push_the_page_apart(page, tmp_path, text):
     run = write_run(tmp_path / "run", HOSTILE_NAMES, "sese", text=text)

@@ -209,6 +209,7 @@ def test_a_watch_that_is_killed_goes_on_and_a_second_one_follows_it(training, ca
     assert json.loads(Path("good/promoted.json").read_text())["success_rate"] == 1.0
 
 
+@pytest.mark.slow
 def test_options_of_a_cluster_reach_the_run_of_every_checkpoint(training, capfd):
     pytest.importorskip("ray")
     cluster = "--cluster ray --ray_address ray://head:10001 --num_ranks 4 --gpus_per_rank 0.5 --cpus_per_rank 2"

@@ -70,7 +70,7 @@ def as_arguments(line: str) -> list[str]:
 
 
 def typed(line: str, directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Return how a command ended that was typed in a directory; it has to end well."""
+    """Return the result of a command that was typed in a directory; it has to succeed."""
     path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'submodules' / 'Isaac-GR00T'}:{directory}", **variables}
     finished = run(as_arguments(line), timeout_s=patience_s(200), directory=directory, extra=path)
     assert finished.returncode == 0, f"{line}\n{finished.stdout}\n{finished.stderr}"
@@ -104,7 +104,7 @@ def declare_entry_points(directory: Path, pyproject: str) -> None:
 
 
 def mistakes_in(job_file: Path) -> list[dict[str, Any]]:
-    """Return what `isaaclab-arena validate` holds against a job file, beside what only a reader of the document has."""
+    """Return the problems that `isaaclab-arena validate` finds in a job file, without files that only a reader has."""
     printed = StringIO()
     with redirect_stdout(printed):
         main(["validate", "--json", str(job_file)])

@@ -53,7 +53,7 @@ def test_a_loop_of_ones_own_or_of_another_library_is_evaluated_every_few_iterati
 
 
 def returned_by(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return what the ``main`` of a program returns, run in a directory as Python runs a program."""
+    """Run the ``main`` of a program in a directory, as Python would, and return its result."""
     monkeypatch.chdir(directory)
     monkeypatch.syspath_prepend(EXAMPLES)
     with ENVIRONMENTS.restored_afterwards():
@@ -72,6 +72,7 @@ def test_a_program_solves_its_task(name, rate, tmp_path, monkeypatch):
     assert returned_by(name, tmp_path, monkeypatch) == rate
 
 
+@pytest.mark.slow
 def test_tables_of_a_sweep_of_recordings_and_of_a_comparison_show_what_they_are_for(tmp_path, monkeypatch):
     table = returned_by("sweep_over_checkpoints", tmp_path, monkeypatch)
     assert table["success_rate"].iloc[0] < table["success_rate"].iloc[-1] == 1.0

@@ -122,7 +122,7 @@ LINES = sorted({line for page in DOCS.rglob("*.md") for line in commands_of(page
 
 
 def command_of(words: list[str]) -> str:
-    """Return which command of ``isaaclab-arena`` a line runs, by its name or its module; empty for another program."""
+    """Return the command of ``isaaclab-arena`` that a line runs, by name or module; empty for another program."""
     if "isaaclab-arena" in words:
         return words[words.index("isaaclab-arena") + 1]
     modules = [word for word in words if word == "eval_runner" or word.startswith("isaaclab_arena.")]

@@ -72,7 +72,7 @@ def job_with(written: str) -> dict[str, Any]:
 
 
 def planned(directory: Path) -> list[dict[str, Any]]:
-    """Return what a run makes of its jobs."""
+    """Return the configurations of a run's planned jobs."""
     return [job["config"] for job in json.loads((directory / "run.json").read_text())["jobs"]]
 
 
@@ -134,6 +134,7 @@ def test_the_cameras_of_the_page_and_every_option_and_column_that_it_names_exist
     assert named <= {*re.findall(r"--(\w+)", help_of("run")), *of_environment, *of_timing}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["walk_humanoid", "velocity_go1", "track_motion"])
 def test_metrics_of_a_legged_robot_are_those_of_its_page(task, tmp_path):
     section = page_of("reference/legged_robots.md").partition(f"\n## {task}\n")[2].partition("\n## ")[0]

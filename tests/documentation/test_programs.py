@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -118,7 +117,6 @@ LESS = {
     "--num_episodes 20 lift_object --camera_size": "--num_episodes 1 lift_object --camera_size",
     "checkpoint-10000": "checkpoint-2",
 }
-SLOW = re.compile("--nproc_per_node|--cluster ray|--output lift.mp4")
 SAYS = {
     "isaaclab-arena compare outputs/old outputs/new": "verdict: better",
     "isaaclab-arena compare outputs/old outputs/new --margin 0.05": "no worse",
@@ -132,11 +130,10 @@ def is_run(page: str, command: str) -> bool:
 
 
 STEPS = [
-    pytest.param(page, step, id=f"{page}: {step}", marks=[pytest.mark.slow] if is_slow else [])
+    pytest.param(page, step, id=f"{page}: {step}", marks=[] if page.startswith("start/") else [pytest.mark.slow])
     for page in HERE
     for step in steps_of(PAGES[page])
     if is_run(page, str(step))
-    for is_slow in [SLOW.search(str(step)) and not page.startswith("start/")]
 ]
 
 

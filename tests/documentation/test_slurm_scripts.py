@@ -126,6 +126,7 @@ def test_one_torchrun_per_node_meets_the_others_on_the_first_one(tmp_path):
         assert accepted(["-m", launch.training_script, *launch.training_script_args]) == OPTIONS
 
 
+@pytest.mark.slow
 def test_one_task_per_gpu_knows_which_rank_it_is(tmp_path, monkeypatch):
     cluster = Cluster(tmp_path, tasks_per_node=2)
     process = cluster.start("evaluate_srun.sbatch", "my jobs.json", "/shared/run 1", "--split_jobs")
@@ -144,6 +145,7 @@ def test_one_task_per_gpu_knows_which_rank_it_is(tmp_path, monkeypatch):
         assert accepted(arguments) == OPTIONS
 
 
+@pytest.mark.slow
 def test_a_node_of_ray_starts_on_each_node_and_one_run_uses_them_all(tmp_path):
     start = pytest.importorskip("ray.scripts.scripts").start
     cluster = Cluster(tmp_path, tasks_per_node=1, python=PATIENT_PYTHON)

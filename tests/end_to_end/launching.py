@@ -82,7 +82,7 @@ def _quick(arguments: Sequence[str]) -> list[str]:
 
 
 def patience_s(seconds: float) -> float:
-    """Return how long to wait for what takes some seconds [s]: with more to do than cores, all get a share of them."""
+    """Return a time limit for work of some seconds [s], longer if more processes run than there are cores."""
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 

@@ -100,6 +100,7 @@ def test_jobs_without_cameras_load_neither_the_ray_tracer_nor_the_encoder(tmp_pa
     assert "loaded []" in finished.stdout
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_broken_video_and_goes_on_filming(tmp_path):
     output = tmp_path / "out"
     small = job(policy="zero_action", num_episodes=10, args={"viewport_width": 64, "viewport_height": 48})
@@ -159,6 +160,7 @@ def test_view_names_a_mistake(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ranks_that_start_together_compile_the_kernels_once(tmp_path):
     """On a machine that has never rendered: the ranks wait for one another, and nothing is left half done."""
     seeing = {"enable_cameras": True, "camera_size": 16}

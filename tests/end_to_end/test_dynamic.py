@@ -19,6 +19,7 @@ def undisturbed(tmp_path_factory) -> Path:
     return launched(tmp_path_factory.mktemp("undisturbed") / "out", *JOBS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("victim", "options"), [(1, ()), (0, ("--split_jobs",))])
 def test_what_a_killed_rank_left_is_finished_by_the_other(tmp_path, undisturbed, victim, options):
     output = tmp_path / "out"
@@ -31,6 +32,7 @@ def test_what_a_killed_rank_left_is_finished_by_the_other(tmp_path, undisturbed,
     assert same_tables(output, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_loses_its_work_and_does_no_harm_when_it_goes_on(tmp_path, undisturbed):
     output = tmp_path / "out"
     with ranks_of(output, *JOBS, options=("--lease_s", 1)) as processes:

@@ -77,6 +77,7 @@ def test_mistakes_are_told_before_anything_starts(tmp_path, capsys, name):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [{}, IN_WORKERS], ids=["here", "in_workers"])
 @pytest.mark.parametrize("identifier", ["Fake/Seen-v0", "Fake/Sparing-v0"])
 def test_results_are_the_same_bytes_whether_or_not_every_picture_is_drawn(tmp_path, identifier, place):

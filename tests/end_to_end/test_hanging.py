@@ -41,6 +41,7 @@ def all_gone(pids: list[int]) -> bool:
     return all(state.startswith("Z") for state in listed("-o", "stat=", "-p", ",".join(map(str, pids))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["build", "step"])
 def test_no_rank_outlives_a_launcher_that_was_killed_however_long_it_takes(tmp_path, when):
     output, marks = tmp_path / "out", tmp_path / "marks"
@@ -57,6 +58,7 @@ def test_no_rank_outlives_a_launcher_that_was_killed_however_long_it_takes(tmp_p
         assert all(committed(output, f"job{rank}", rank) for rank in range(2))
 
 
+@pytest.mark.slow
 def test_no_worker_outlives_a_launcher_that_was_killed(tmp_path):
     args = {"make_kwargs": {"misbehaviour": "hang", "at_step": 1}, **IN_WORKERS, "step_timeout_s": 200.0}
     jobs = [job(f"gym:{ID}", "random_action", 8, args=args, name=name) for name in ("hanging", "too")]

@@ -265,6 +265,7 @@ def test_variables_of_a_launcher_that_contradict_each_other_are_one_message(tmp_
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_renderer_that_does_not_exist_is_one_message(tmp_path):
     path = write_jobs(tmp_path / "jobs.json", [GOOD])
     finished = run(
@@ -276,6 +277,7 @@ def test_a_renderer_that_does_not_exist_is_one_message(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_neither_locale_nor_time_zone_nor_hash_seed_changes_what_a_run_is(tmp_path):
     job = {**GOOD, "name": "W\u00fcrfel \u5b57", "arena_env_args": {"environment": "reach"}}
     path = write_jobs(tmp_path / "jobs.json", [job])

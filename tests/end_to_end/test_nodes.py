@@ -5,6 +5,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.launching import (
     EVAL_RUNNER,
     TORCHRUN,
@@ -68,6 +70,7 @@ def test_nodes_that_share_no_disk_are_refused_before_anything_starts(tmp_path):
     assert [path.name for path in outputs[0].iterdir()] == [".lock"]
 
 
+@pytest.mark.slow
 def test_a_node_goes_on_when_that_of_rank_0_has_died_and_makes_the_tables(tmp_path):
     jobs = [job("lift_object", "random_action", number, name=name) for name, number in (("long", 5000), ("short", 30))]
     output = tmp_path / "out"

@@ -32,6 +32,7 @@ def played(output: Path, yaml: str, *options: str, num_envs: int = 3) -> Path:
     return evaluated(output, looking(yaml, num_envs), options=("--device", "cpu", *options))
 
 
+@pytest.mark.slow
 def test_a_chunked_policy_comes_to_the_same_bytes_and_few_pictures_are_drawn(yaml, tmp_path):
     eager, lazy = played(tmp_path / "eager", yaml, EAGERLY), played(tmp_path / "lazy", yaml)
     assert tables(lazy) == tables(eager)

@@ -105,6 +105,7 @@ def pid_of(output: Path, rank: int) -> int:
     return json.loads((output / "logs" / f"rank{rank}.status.json").read_text())["pid"]
 
 
+@pytest.mark.slow
 def test_when_only_rank_0_is_told_to_stop_the_table_still_holds_what_the_others_finish(tmp_path):
     # Rank 0 waits for the others for seconds, in which they need not keep the cores from other tests.
     slow = {"policy": "tests.fakes_slow.SluggishPolicy", "options": {"marks": str(tmp_path), "wait_s": 0.01}}
@@ -141,6 +142,7 @@ def test_a_failure_with_fail_fast_ends_all_ranks_and_prints_one_table(tmp_path):
     assert "a job failed on rank 0, and --fail_fast ends the run" in finished.stderr.splitlines()[-2]
 
 
+@pytest.mark.slow
 def test_a_run_whose_reader_has_gone_is_complete_and_can_be_merged_again_later(tmp_path):
     output = tmp_path / "out"
     finished = run(["bash", "-c", f"{shlex.join(run_of(output, job()))} | true; exit ${{PIPESTATUS[0]}}"])

@@ -40,6 +40,7 @@ def trained(tmp_path_factory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_every_checkpoint_of_the_file_is_evaluated(trained):
     table = jobs_table(trained / "one")
     assert list(table["status"]) == ["completed"] * 3

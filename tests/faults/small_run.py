@@ -77,7 +77,7 @@ def write_small_jobs(
 
 
 def read_diary(path: Path) -> Counter[tuple[str, int]]:
-    """Return how often each episode was started, by job and index."""
+    """Return the number of starts of each episode, by job and index."""
     lines = path.read_text().splitlines() if path.exists() else []
     return Counter((job, int(index)) for job, index in (line.split() for line in lines))
 

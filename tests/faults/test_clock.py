@@ -11,6 +11,7 @@ def world(server, tmp_path_factory) -> World:
     return World(tmp_path_factory.mktemp("world"), server, num_jobs=2, num_episodes=3)
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_set_back_again_and_again_changes_no_table(world):
     ended = world.begin(clock_jumps=True)
     assert ended.exit_code == 0, ended.output

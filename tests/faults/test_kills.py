@@ -80,6 +80,7 @@ class Killer:
         self.kills[role] += bool(victims)
 
 
+@pytest.mark.slow
 def test_a_run_whose_worker_launcher_and_first_rank_are_killed_in_turn_ends_whole(server, tmp_path):
     killer = Killer(tmp_path, server)
     for ranks, role in ((2, "other rank"), (3, "launcher"), (2, "rank 0")):

@@ -31,7 +31,7 @@ def world(server, tmp_path_factory) -> World:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Return what a run's files hold, but for logs and marks of who is at work."""
+    """Return the contents of a run's files, without logs."""
     files = [path for path in directory.rglob("*") if path.is_file() and "logs" not in path.parts]
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
@@ -52,7 +52,13 @@ def test_a_crashed_run_goes_on_without_locks_where_it_was(world):
     assert ended.exit_code == 0, ended.output
 
 
-@pytest.mark.parametrize("trouble", REFUSALS, ids=str)
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        pytest.param(each, id=str(each), marks=[pytest.mark.slow] if number % 3 else [])
+        for number, each in enumerate(REFUSALS)
+    ],
+)
 def test_a_resume_that_the_system_refuses_a_file_names_it_and_changes_nothing(world, trouble):
     world.begin()
     before = contents(world.output)

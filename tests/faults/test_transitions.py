@@ -36,6 +36,9 @@ BETWEEN = {
 }
 """Before which operation of its kind the process dies."""
 
+FAST = ("a recording and its line", "a decision and the report of its job", "a dataset and the report", "two tables")
+"""One place for each kind of file; the others wait for the nightly tests."""
+
 
 @pytest.fixture(scope="module")
 def world(server, tmp_path_factory) -> World:
@@ -72,7 +75,9 @@ def check_ended(world: World, output: str) -> None:
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize("where", BETWEEN)
+@pytest.mark.parametrize(
+    "where", [pytest.param(where, marks=[] if where in FAST else [pytest.mark.slow]) for where in BETWEEN]
+)
 def test_the_next_start_ends_a_run_that_was_cut_between(world, where):
     world.bring_back("nothing")
     ended = cut(world, BETWEEN[where])

@@ -171,6 +171,7 @@ def test_a_dead_server_fails_its_job_in_time_and_the_run_can_go_on_when_it_is_ba
     assert episodes_table(cut).to_dict("records") == episodes_table(whole).to_dict("records")
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_costs_its_job_and_not_the_rank_whatever_its_time_outs_say(tmp_path):
     output = tmp_path / "out"
     with served(hangs_at=3) as (port, _):

@@ -13,7 +13,7 @@ from gr00t.policy.server_client import PolicyClient
 
 
 def observation(step: int) -> dict:
-    """Return what is shown in a step, as GR00T's clients show it: each array with an entry and a step."""
+    """Return the observation of a step as GR00T's clients show it: each array with an entry and a step."""
     return {
         "video": {name: array[None, None] for name, array in pictures(0, step).items()},
         "state": {name: array[None, None] for name, array in states(0, step).items()},
@@ -22,7 +22,7 @@ def observation(step: int) -> dict:
 
 
 def refused(client: PolicyClient, shown: dict) -> str:
-    """Return what the server says to an observation that it does not take."""
+    """Return the server's answer to an observation that it does not take."""
     try:
         client.get_action(shown)
     except RuntimeError as error:

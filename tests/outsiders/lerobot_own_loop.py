@@ -76,7 +76,7 @@ NOISE = Path(__file__).parents[2] / "isaaclab_arena/policy/lerobot_worker.py"
 
 
 def picture_of(kind: str) -> str:
-    """Return what the picture of a policy is called; LeRobot 0.4.4 has TD-MPC find it by one name alone."""
+    """Return the name of a policy's picture; TD-MPC of LeRobot 0.4.4 finds it by one name alone."""
     return "observation.image" if kind == "tdmpc" else "observation.images.wrist_cam_rgb"
 
 

@@ -84,7 +84,7 @@ def _table(episode: Episode, index: int, start: int, task: int, dtype: str, fps:
 
 
 def _of_datasets(kind: pa.DataType) -> dict[str, Any]:
-    """Return what `datasets` calls a type of column."""
+    """Return the name of a column's type in `datasets`."""
     if pa.types.is_struct(kind):
         return {"_type": "Image"}
     if pa.types.is_fixed_size_list(kind):

@@ -36,7 +36,7 @@ def loaded(path: Path, keys: Sequence[str], *, mask: str | None = None) -> dict[
 
 
 def environment_metadata(path: Path) -> dict[str, Any]:
-    """Return what the environment of a file is built of."""
+    """Return the arguments that build the environment of a file."""
     with h5py.File(path) as file:
         return json.loads(str(file["data"].attrs["env_args"]))
 

@@ -88,7 +88,7 @@ def jobs_of(out: Path) -> list[dict[str, Any]]:
 
 
 def contents_of(document: Path) -> dict[str, Any]:
-    """Return what the first job of a plan or an attempt evaluates."""
+    """Return the contents that the first job of a plan or an attempt evaluates."""
     return json.loads(document.read_text())["jobs"][0]["contents"]
 
 
@@ -97,7 +97,7 @@ def attempts_of_episodes(out: Path) -> list[int]:
 
 
 def refusal(out: Path, *jobs: dict, **options: Any) -> str:
-    """Return why a run does not go on, from Python, and check that the command line refuses it too."""
+    """Return the refusal of a resume from Python, and check that the command line refuses it too."""
     assert run(out, *jobs, resume=True, **options) == 2
     with ENVIRONMENTS.restored_afterwards():
         ENVIRONMENTS.register("coins", CoinBuilder())
@@ -168,6 +168,7 @@ class Killed(BaseException):
     """The end of a process."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_put_back", [False, True])
 @pytest.mark.parametrize("moves", range(3))
 def test_a_kill_while_episodes_are_set_aside_mixes_nothing(monkeypatch, out, checkpoint, moves, is_put_back):

@@ -23,6 +23,7 @@ def refusal(document: object) -> ConfigError:
     return caught.value
 
 
+@pytest.mark.slow
 def test_of_twenty_thousand_bad_jobs_twenty_are_shown_and_the_others_counted():
     error = refusal({"jobs": [{**GOOD, "name": f"job{number}", "num_episode": 1} for number in range(20_000)]})
     assert len(error.problems) == 20_000

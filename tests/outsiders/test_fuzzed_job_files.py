@@ -66,7 +66,7 @@ def seeds(first: int, end: int, at_once: int, *marks: pytest.MarkDecorator) -> l
     return [pytest.param(range(seed, seed + at_once), marks=marks, id=str(seed)) for seed in range(first, end, at_once)]
 
 
-@pytest.mark.parametrize("seeds", [*seeds(0, 400, 100), *seeds(1_000, 21_000, 2_000, pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [*seeds(0, 100, 100), *seeds(1_000, 21_000, 2_000, pytest.mark.slow)])
 def test_a_job_file_drawn_at_random_is_read_or_refused(seeds, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -25,7 +25,7 @@ def _in_a_directory_of_its_own(tmp_path, monkeypatch):
 
 
 def problems_of(*jobs: dict) -> tuple[Problem, ...]:
-    """Return what jobs are refused with before anything starts."""
+    """Return the refusal of jobs before anything starts."""
     write_jobs(Path("jobs.json"), jobs)
     with pytest.raises(ConfigError) as caught:
         evaluate("jobs.json")
@@ -33,7 +33,7 @@ def problems_of(*jobs: dict) -> tuple[Problem, ...]:
 
 
 def refusal(directory: Path, policy: str = "rsl_rl", **args: object) -> str:
-    """Return what a job with the only checkpoint or recording of a directory is refused with."""
+    """Return the refusal of a job with the only checkpoint or recording of a directory."""
     key = {"rsl_rl": "checkpoint_path", "replay": "replay_file_path"}[policy]
     (problem,) = problems_of(job("lift_object", policy, 1, args=args, options={key: str(directory)}))
     assert problem.key == f"policy_config_dict.{key}"

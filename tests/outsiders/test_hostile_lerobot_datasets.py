@@ -46,7 +46,7 @@ def dataset(originals, tmp_path, version) -> Path:
 
 
 def converted(root: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what the command that makes recordings of a dataset says is wrong, nothing where it makes them."""
+    """Return the refusal of a dataset by the command that makes recordings of it, empty if it makes them."""
     code = convert.main(["from_lerobot", "--dataset", str(root), "--output_dir", str(out)])
     said = capsys.readouterr().err.rstrip("\n")
     assert code in (0, 1, 2)
@@ -65,7 +65,7 @@ def edit_info(dataset: Path, **changes: object) -> None:
 
 
 def refusal_of_replay(root: Path) -> str:
-    """Return what the policy that plays a dataset says, nothing where it plays it."""
+    """Return the refusal of a dataset by the policy that plays it, empty if it plays."""
     environment = ScriptedEnvironment(1)
     environment.action_spec = ArraySpec(shape=(8,))
     try:

@@ -107,7 +107,7 @@ def pictures(tmp_path) -> Path:
 
 
 def refusal(table: pa.Table, path: Path, out: Path, capsys) -> str:
-    """Return what a dataset is refused with whose table is this one."""
+    """Return the refusal of a dataset with this table."""
     parquet.write_table(table, path)
     assert convert(["from_lerobot", "--dataset", str(path.parents[2]), "--output_dir", str(out)]) == 1
     return capsys.readouterr().err

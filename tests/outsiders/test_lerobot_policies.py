@@ -79,7 +79,7 @@ def lift_object(num_envs: int) -> Environment:
 
 
 def said_by(directory: Path) -> dict[str, Any]:
-    """Return what LeRobot wrote of a policy."""
+    """Return LeRobot's configuration of a policy."""
     return json.loads((directory / "config.json").read_text())
 
 

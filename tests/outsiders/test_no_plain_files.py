@@ -24,7 +24,7 @@ def pipe(tmp_path) -> Path:
 
 @pytest.fixture
 def refusal(capsys, tmp_path_factory) -> Callable[..., str]:
-    """Return what a job with some keys is refused with before anything starts."""
+    """Return the refusal of a job with some keys, before anything starts."""
     path = tmp_path_factory.mktemp("asked") / "jobs.json"
 
     def refusal(policy_type: str = "zero_action", *, arena_env_args: dict | None = None, **options: Any) -> str:
@@ -41,7 +41,7 @@ def refusal(capsys, tmp_path_factory) -> Callable[..., str]:
 
 @pytest.fixture
 def refused_robot(refusal, tmp_path) -> Callable[..., str]:
-    """Return what a robot is refused with whose MJCF file, ``robot.xml`` unless another is named, holds this."""
+    """Return the refusal of a robot whose MJCF file, by default ``robot.xml``, holds this."""
 
     def refused_robot(mjcf: str, name: str = "robot.xml") -> str:
         if name == "robot.xml":

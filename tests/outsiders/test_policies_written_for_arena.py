@@ -98,7 +98,7 @@ def output(tmp_path_factory) -> Path:
 
 
 def job_of(output: Path, name: str) -> dict[str, Any]:
-    """Return what the table of jobs says of one."""
+    """Return a job's row of the table of jobs."""
     jobs = arena.load_results(output).jobs
     return jobs[jobs["name"] == name].iloc[0].to_dict()
 

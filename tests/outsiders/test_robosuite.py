@@ -30,7 +30,7 @@ def in_workers(task: str, *, num_envs: int = 1, enable_cameras: bool = False):
 
 
 def bare(task: str, actions: np.ndarray, directory: Path) -> dict[str, np.ndarray]:
-    """Return what a plain loop observes, by name."""
+    """Return the observations of a plain loop, by name."""
     np.save(directory / "actions.npy", actions)
     script, out = Path(__file__).with_name("bare_robosuite.py"), directory / "bare.npz"
     command = [PYTHON, str(script), task, str(SEED), str(directory / "actions.npy"), str(out)]

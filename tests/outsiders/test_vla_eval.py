@@ -33,7 +33,7 @@ needs_libero = pytest.mark.skipif(not LIBERO_PYTHON, reason=f"vla-eval's interpr
 
 
 def plain_loop(python: str, variables: dict[str, str], request: dict[str, Any], actions: np.ndarray, directory: Path):
-    """Return what vla-eval's own runner shows a policy and how its episodes end, by name."""
+    """Return the observations and the ends of episodes in vla-eval's own runner, by name."""
     (directory / "request.json").write_text(json.dumps(request))
     np.save(directory / "actions.npy", actions)
     files = [str(directory / name) for name in ("request.json", "actions.npy", "plain.npz")]

@@ -37,7 +37,7 @@ def number_options(capsys) -> Callable[[str], list[str]]:
 
 @pytest.fixture
 def refusal(capsys) -> Callable[..., str]:
-    """Return what a program refuses a command line with."""
+    """Return a program's refusal of a command line."""
 
     def refusal(program: str, *arguments: str) -> str:
         program_main, needed = PROGRAMS[program]

@@ -53,8 +53,9 @@ def test_an_episode_ends_with_the_recording_or_before_it_as_the_environment_says
     ("attributes", "control_hz"), [({"control_dt": 0.05}, 20.0), ({}, None), ({"control_dt": 0.0}, None)]
 )
 def test_the_rate_of_the_recorded_actions_is_told_where_the_recording_has_one(tmp_path, attributes, control_hz):
-    policy = replay(recording(tmp_path, **attributes))
-    assert policy.connections(ScriptedEnvironment(num_envs=1)).control_hz == control_hz
+    told = replay(recording(tmp_path, **attributes)).connections(ScriptedEnvironment(num_envs=1))
+    assert told is not None
+    assert told.control_hz == control_hz
 
 
 def test_one_named_episode_is_played_in_every_episode(tmp_path):

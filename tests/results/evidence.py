@@ -34,7 +34,7 @@ _RESOLVED = {field.name for field in dataclasses.fields(PlanEntry)}
 
 
 def there(value: Value | None) -> Value:
-    """Return what must be there."""
+    """Return a value that must not be None."""
     assert value is not None
     return value
 
@@ -149,5 +149,5 @@ def printed(show: Callable[[Console], object], width: int = 120, *, colour: bool
 
 
 def summary(directory: Path, width: int = 140) -> str:
-    """Return what the terminal shows of a run at its end."""
+    """Return the terminal's lines at the end of a run."""
     return printed(lambda console: print_summary(merge_results(directory), directory, console), width)

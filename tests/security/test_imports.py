@@ -53,7 +53,7 @@ def job(name: str = "a", policy_type: str = "zero_action", **environment) -> dic
 
 @pytest.fixture
 def refusals(tmp_path, capsys) -> Callable[..., dict[str, str]]:
-    """Return what is wrong with a job, by key."""
+    """Return the problems of a job, by key."""
 
     def refuse(*options: str, **changes) -> dict[str, str]:
         path = write_jobs(tmp_path / "jobs.json", [job(**changes)])

@@ -17,7 +17,7 @@ STEERING = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def steers(text: str) -> set[str]:
-    """Return what in a text would steer a terminal, its lines and tabs apart."""
+    """Return the characters of a text that would steer a terminal, without lines and tabs."""
     return {character for character in text if unicodedata.category(character) in STEERING and character not in "\n\t"}
 
 

@@ -22,7 +22,7 @@ def demo(file: h5py.File) -> h5py.Group:
 
 
 def linked(place: str) -> Callable[[h5py.File, Path], None]:
-    """Return what puts a link to the secret file at a place of a recording."""
+    """Return a function that puts a link to the secret file at a place of a recording."""
 
     def link(file: h5py.File, secret: Path) -> None:
         demo(file)["obs/position"] = SECRET

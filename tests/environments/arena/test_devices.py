@@ -109,6 +109,7 @@ def test_pictures_of_worlds_on_the_cpu_are_where_the_other_observations_are():
     assert_pictures_are_there(built("lift_object", GPU, "mujoco", **PICTURES))
 
 
+@pytest.mark.slow
 def test_pictures_of_worlds_on_the_gpu_are_there_too(monkeypatch):
     simulate_with_warp(monkeypatch)
     env = build("lift_object", num_envs=NUM_ENVS, device=GPU, backend="warp", **PICTURES)

@@ -41,7 +41,7 @@ def changed(documented: Embodiment, *replaced: tuple[str, str], **of_robot) -> E
 
 
 def told(embodiment: Embodiment) -> dict[bool, list[str]]:
-    """Return what is found, by whether it fails."""
+    """Return the findings, by failure or not."""
     found = findings(embodiment, measured_motions(embodiment))
     return {fails: [f"{each.key}: {each.message}" for each in found if each.fails == fails] for fails in (True, False)}
 

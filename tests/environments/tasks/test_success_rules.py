@@ -111,7 +111,7 @@ LEANING = [LEANING_17_DEGREES, LEANING_19_DEGREES]
 
 
 def around(value: float) -> list[float]:
-    """Return what lies just below a limit and just above it."""
+    """Return a value just below a limit, and one just above it."""
     return [value - LITTLE, value + LITTLE]
 
 

@@ -78,7 +78,7 @@ def test_a_network_is_asked_on_the_first_batch_on_which_places_make_no_differenc
 
 
 def plan_because(report: JobReport, batch: int | None) -> str:
-    """Return why a job promises no more than its plan."""
+    """Return the reason that a job promises no more than its plan."""
     assert (report.error, report.reproducible, report.policy_batch) == (None, Reproducible.PLAN, batch)
     return str(report.plan_because)
 

@@ -205,6 +205,7 @@ class CutClaimServer(ClaimServerNextDoor):
         return super().ask(calls)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", CUTS)
 def test_the_next_start_ends_a_run_whose_claim_server_died(tmp_path, event):
     cuts: list[CutClaimServer] = []

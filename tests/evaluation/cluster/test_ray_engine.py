@@ -66,6 +66,7 @@ def on_ray(cluster: Any, directory: Path, jobs: Path, *, num_ranks: int = 2) -> 
     return command(*words, "--cluster", "ray", "--ray_address", cluster.address, *ranks)
 
 
+@pytest.mark.slow
 def test_a_run_on_two_nodes_gives_the_tables_of_one_process(tmp_path, cluster):
     jobs = write_jobs(tmp_path / "jobs.json", [REACH, LIFT])
     alone = run(command("--eval_jobs_config", jobs, "--output_dir", tmp_path / "alone"))

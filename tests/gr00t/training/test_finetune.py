@@ -127,6 +127,7 @@ def test_checkpoints_are_evaluated_on_all_ranks_while_training_goes_on(directory
 
 
 # Takes seconds, since an environment with cameras is built for each of the two evaluations.
+@pytest.mark.slow
 def test_an_evaluation_that_was_interrupted_is_completed_when_training_is_taken_up(directory, tmp_path):
     output = tmp_path / "out"
     arguments = typed(directory, output, "--max_steps", 2, "--eval_jobs_config", evaluation_jobs(directory, "only"))

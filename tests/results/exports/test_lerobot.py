@@ -41,7 +41,7 @@ def read(path: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory) -> Path:
-    """Return what is exported of a run of two jobs, one of them with rewards."""
+    """Return the export of a run of two jobs, one of them with rewards."""
     directory = tmp_path_factory.mktemp("exported")
     run = directory / "run"
     write_plan(run, planned("old", num_episodes=4), planned("new", index=1, num_episodes=4))

@@ -39,6 +39,7 @@ def assert_the_same(replaying: WarpBackend, plain: WarpBackend) -> None:
     assert_alike(everything(replaying), everything(plain))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", ["rest", "break down", "reset", "close"])
 def test_worlds_that_rest_break_down_begin_anew_or_are_closed_are_put_back_alike(model, event):
     both = pair(model)

@@ -68,7 +68,7 @@ def array(shape: tuple[int, ...], *, first: float | None = None, **layout: Any) 
 def packed(
     shape: tuple[int, int], chunk: tuple[int, int], content: bytes, *, starts: Iterable[int] = (0,), **layout: Any
 ) -> Create:
-    """Return what makes a compressed array whose chunks are bytes as they are given."""
+    """Return a maker of a compressed array whose chunks are the given bytes."""
 
     def create(group: h5py.Group, name: str) -> None:
         dataset = group.create_dataset(name, shape, np.float32, chunks=chunk, compression="gzip", **layout)
@@ -168,7 +168,7 @@ OF_DATA = ("env_args", "total")
 
 
 def replaced(path: str, content: object = None) -> Change:
-    """Return what puts something else in the place of a group, or nothing."""
+    """Return a function that replaces a group by something else, or removes it."""
 
     def change(file: h5py.File) -> None:
         del file[path]
@@ -179,7 +179,7 @@ def replaced(path: str, content: object = None) -> Change:
 
 
 def in_its_place(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    """Return what puts something that is no file in the place of a file."""
+    """Return a function that replaces a file by something that is none."""
 
     def change(path: Path) -> None:
         path.unlink()
@@ -189,7 +189,7 @@ def in_its_place(make: Callable[[Path], object]) -> Callable[[Path], None]:
 
 
 def once_more(*names: str) -> Change:
-    """Return what gives the group of the episode further names."""
+    """Return a function that gives the group of the episode further names."""
     return lambda file: [put(file, name, file[EPISODE]) for name in names]
 
 

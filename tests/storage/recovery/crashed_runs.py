@@ -31,7 +31,7 @@ def recover(output: Path, *jobs: PlanEntry, retry_errors: bool = False, attempt:
 
 
 def state_of(recovery: Recovery) -> list[tuple[object, ...]]:
-    """Return what holds of each job after a recovery, without the repairs that brought it about."""
+    """Return the state of each job after a recovery, without the repairs."""
     return [(job.job, job.finished, job.reports, job.is_whole, job.last_attempt) for job in recovery.jobs]
 
 
