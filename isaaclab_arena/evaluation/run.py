@@ -276,10 +276,6 @@ def show_variations(jobs: Sequence[Job]) -> None:
         for job in jobs:
             offered = offered_variations(job.builder, job.environment_config)
             screen.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
-            if not offered:
-                screen.print("  this environment has no variations")
-                continue
-
             # The variations that the job turns on have the job's range.
             own = {variation.key: variation for variation in job.variations}
             table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)

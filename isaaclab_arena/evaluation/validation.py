@@ -363,25 +363,27 @@ class _Resolver:
         if job.conditions is not None:
             chosen = saved_set(job, builder, environment_config, self.directory)
 
-        # An environment without variations is an error only if the job wants some.
         offered: tuple[Variation, ...] = ()
         wanted = job.variations if chosen is None else chosen.variations
         if wanted or chosen is not None:
             key = [job.environment, job.environment_args]
             offered = self._once("catalogue", key, lambda _: offered_variations(builder, environment_config), job)
-        if wanted and not offered:
-            message = f"environment '{job.environment}' has no variations; leave them out"
-            raise ConfigError(message, key="variations")
+        try:
+            enabled = enabled_variations(offered, wanted) if wanted else ()
+        except ConfigError as error:
+            if chosen is None:
+                raise
+            message = f"set '{chosen.job}' needs what this environment does not have: {error.problems[0].message}"
+            raise ConfigError(message, key="conditions") from error
         if chosen is None:
-            return {"config": job, "variations": enabled_variations(offered, job.variations) if job.variations else ()}
+            unheard = [each.key for each in enabled if each.asset == "instruction"]
+            if unheard and job.language_instruction is not None:
+                message = f"'{unheard[0]}' varies the task's words, and the job says its own (language_instruction)"
+                raise ConfigError(f"{message}; leave out one of them", key="variations")
+            return {"config": job, "variations": enabled}
 
         # Refuse a set that does not fit the environment. An episode may lack a key that the environment needs, or have
         # one that it would ignore.
-        try:
-            enabled = enabled_variations(offered, chosen.variations) if chosen.variations else ()
-        except ConfigError as error:
-            message = f"set '{chosen.job}' needs what this environment does not have: {error.problems[0].message}"
-            raise ConfigError(message, key="conditions") from error
         limits = {variation.key: variation for variation in (*offered, *enabled)}
         needed = {variation.key for variation in offered if variation.is_drawn_anyway}
         known = needed.union(*({variation.key, *variation.companions} for variation in enabled))
@@ -572,9 +574,6 @@ def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = Tru
         raise ConfigError("is a label that robustness sets", key=f"labels.{taken[0]}")
     [resolved] = resolve_jobs([job], may_import=may_import)
     catalogue = offered_variations(resolved.builder, resolved.environment_config)
-    if not catalogue:
-        message = f"environment '{job.environment}' has no variations, so nothing can be changed in it"
-        raise ConfigError(message, key=ROBUSTNESS_KEY)
     varied = frozenset(variation.key for variation in resolved.variations)
 
     # The variations of each axis and level, by axis.
@@ -617,7 +616,7 @@ def _possible_axes(
         reasons[name] = None
         if not own and name == LANGUAGE:
             reasons[name] = f"'{job.environment}' has no paraphrases; TaskSpec.paraphrases of a task lists them"
-        elif name == LANGUAGE and job.language_instruction is not None:
+        elif axis.asset == "instruction" and job.language_instruction is not None:
             reasons[name] = "the job sets an instruction of its own (language_instruction)"
         elif not own:
             reasons[name] = f"'{job.environment}' has no such variation"

@@ -342,6 +342,7 @@ AXES: Mapping[str, Axis] = {
         _exact("distractors", "distractors", ("count",), 2.0, "number of objects", "layout"),
         _exact("action_noise", "action", ("noise",), 0.4,
                "standard deviation as a share of each action's range", "noise"),
+        _exact("action_jolt", "action", ("jolt",), 1.0, "a push for 5 control steps, as a share of each action's range"),
         _exact("sensor_noise", "observation", ("noise",), 2.0,
                "standard deviation on each observed number, in its own unit", "noise"),
         _exact_pictures("picture_noise", "picture", ("noise",), 4.0,
@@ -349,9 +350,16 @@ AXES: Mapping[str, Axis] = {
         _exact_pictures("picture_blur", "picture", ("blur",), 3.0, "standard deviation [pixels]", "noise"),
         _pictures("picture_exposure", "picture", ("exposure",), 2.0, "light on the sensor [stops]", "light"),
         _exact_pictures("picture_compression", "picture", ("jpeg_quality",), 1.8, "quality of JPEG, of 100", "noise"),
+        _pictures("picture_contrast", "picture", ("contrast",), 1.6, "factor on the distance from grey", "light"),
+        _pictures("picture_framing", "picture", ("offset", "tilt"), 2.0,
+                  "shift along each side, as a share of it, and angle [rad]", "camera"),
+        _exact_pictures("picture_occlusion", "picture", ("occlusion",), 2.0, "covered share of each picture", "noise"),
+        _exact_pictures("picture_drops", "picture", ("dropped",), 2.0, "share of pictures that do not arrive", "noise"),
         _exact("delay", "observation", ("delay",), 5 / 3, "age of observations [control steps]", "noise"),
         _exact(LANGUAGE, "instruction", ("paraphrase",), 1.0,
                "number of the paraphrase, from near the task's own words to far from them", "language"),
+        _exact("missing_words", "instruction", ("words",), 0.5, "share of the words that arrive", "language"),
+        _exact("misspelt_words", "instruction", ("misspelt",), 1.0, "share of misspelt words", "language"),
     )
 }  # fmt: skip
 """The axes by name, in the order of tables."""

@@ -81,9 +81,9 @@ def sense_variations() -> Iterator[Variation]:
     words = "contrast: 1 changes nothing, 0 leaves grey"
     yield vary("picture", "contrast", "", words, (0.5, 1.5), (0.0, 10.0), 1.0)
     words = "how far pictures move right and down, as shares of their size"
-    yield vary("picture", "shift", "", words, ((-0.05, -0.05), (0.05, 0.05)), (-1.0, 1.0), (0.0, 0.0))
+    yield vary("picture", "offset", "", words, ((-0.05, -0.05), (0.05, 0.05)), (-1.0, 1.0), (0.0, 0.0))
     words = "how far pictures turn clockwise about their middle"
-    yield vary("picture", "turn", "rad", words, (-0.1, 0.1), (-math.pi, math.pi), 0.0)
+    yield vary("picture", "tilt", "rad", words, (-0.1, 0.1), (-math.pi, math.pi), 0.0)
     words = "share of each picture behind a grey rectangle, at another place in each camera and episode"
     yield vary("picture", "occlusion", "", words, (0.0, 0.1), (0.0, 1.0), 0.0)
     words = "share of pictures that do not arrive, so that the last one is seen again"
@@ -290,7 +290,7 @@ _UNDISTURBED = {
     "picture.blur": 0.0,
     "picture.exposure": 0.0,
     "picture.contrast": 1.0,
-    "picture.turn": 0.0,
+    "picture.tilt": 0.0,
     "picture.occlusion": 0.0,
     "picture.dropped": 0.0,
     "picture.jpeg_quality": NO_COMPRESSION,
@@ -353,7 +353,7 @@ class Disturbances:
         # A disturbance that no episode has had costs nothing in a step.
         for name, nothing in _UNDISTURBED.items():
             self._are_on[name] |= any(each != nothing for each in asked[name])
-        self._are_on["picture.turn"] |= any("picture.shift" in own for own in conditions)
+        self._are_on["picture.tilt"] |= any("picture.offset" in own for own in conditions)
         self._conditions |= zip(slots, conditions, strict=True)
         for camera in self._views:
             self._look(camera, slots)
@@ -399,7 +399,7 @@ class Disturbances:
         except ValueError:
             return shown
         pictures = layout.colours(frames)
-        if self._are_on["picture.turn"] or self._are_on["picture.occlusion"]:
+        if self._are_on["picture.tilt"] or self._are_on["picture.occlusion"]:
             views = self._view(number, layout.height, layout.width)[slots, :, None].expand(-1, -1, 3)
             # One more pixel is the grey one that covers the others.
             pixels = functional.pad(pictures.flatten(1, 2), (0, 0, 0, 1), value=127)
@@ -445,11 +445,11 @@ class Disturbances:
         """Let a camera show env slots as their conditions say."""
         seen = []
         for own in (self._conditions[env_id] for env_id in env_ids):
-            occlusion, shift = number(own.get("picture.occlusion", 0.0)), point(own.get("picture.shift", (0.0, 0.0)))
+            occlusion, shift = number(own.get("picture.occlusion", 0.0)), point(own.get("picture.offset", (0.0, 0.0)))
             # Each camera is covered at another place.
             seed = [round(number(own.get("picture.occlusion_seed", 0))), camera]
             place = np.random.default_rng(seed).random(2).tolist()
-            turn = number(own.get("picture.turn", 0.0))
+            turn = number(own.get("picture.tilt", 0.0))
             seen.append(seen_from(*self._sizes[camera], shift=shift, turn=turn, occlusion=occlusion, place=place))
         if seen:
             slots, views = on_device((torch.tensor(env_ids), torch.from_numpy(np.stack(seen))), self._steps.device)
@@ -497,6 +497,13 @@ class SensedEnvironment(EnvironmentWrapper, Background):
                 if has_cameras:
                     raise EnvironmentBuildError(f"variation '{key}' changes pictures, and the environment shows none")
                 _LOG.warning("variation '%s' has no effect: the environment shows no pictures", key)
+            for camera, spec in real.observation_spec.get(CAMERAS, {}).items() if key.startswith("picture.") else ():
+                # Depths and other numbers stay as they are; pictures in bytes must not stay so unsaid.
+                if str(spec.dtype).removeprefix("torch.") == "uint8":
+                    try:
+                        picture_layout(spec.shape, spec.dtype)
+                    except ValueError as error:
+                        raise EnvironmentBuildError(f"variation '{key}': camera '{camera}' {error}") from None
             if key in ("action.noise", "action.jolt") and real.action_spec.choices is not None:
                 raise EnvironmentBuildError(f"variation '{key}' needs numbers, and the actions here are choices")
             if key == "action.idle" and not isinstance(real.hold_action, tuple):

@@ -41,7 +41,8 @@ ON_TASKS = [
 
 COMPANIONS = (
     *(f"distractor_{number}.{what}" for number in range(1, 7) for what in ("position", "yaw")),
-    *("action.noise_seed", "observation.noise_seed", "picture.noise_seed", "table.pattern", "background.pattern"),
+    *("action.noise_seed", "action.jolt_seed", "observation.noise_seed", "picture.noise_seed", "picture.dropped_seed"),
+    *("picture.occlusion_seed", "instruction.words_seed", "table.pattern", "background.pattern"),
 )
 SAYS = {
     "object_position": ("*.shift", "*.position"),
@@ -58,13 +59,20 @@ SAYS = {
     "background_texture": ("background.texture", "background.pattern"),
     "distractors": ("distractors.count", "distractor_*"),
     "action_noise": ("action.noise", "action.noise_seed"),
+    "action_jolt": ("action.jolt", "action.jolt_seed"),
     "sensor_noise": ("observation.noise", "observation.noise_seed"),
     "picture_noise": ("picture.noise", "picture.noise_seed"),
     "picture_blur": ("picture.blur",),
     "picture_exposure": ("picture.exposure",),
     "picture_compression": ("picture.jpeg_quality",),
+    "picture_contrast": ("picture.contrast",),
+    "picture_framing": ("picture.offset", "picture.tilt"),
+    "picture_occlusion": ("picture.occlusion", "picture.occlusion_seed"),
+    "picture_drops": ("picture.dropped", "picture.dropped_seed"),
     "delay": ("observation.delay",),
     "language": ("instruction.paraphrase",),
+    "missing_words": ("instruction.words", "instruction.words_seed"),
+    "misspelt_words": ("instruction.misspelt", "instruction.words_seed"),
 }
 """What each axis says that it changes, told apart from how it finds it."""
 

@@ -70,7 +70,7 @@ def test_what_changes_nothing_gives_the_same_bits():
     nothing = {
         **fixed("action.noise", 0.0),
         **fixed("observation.delay", 0),
-        **fixed("picture.turn", 0.0),
+        **fixed("picture.tilt", 0.0),
         **fixed("picture.contrast", 1.0),
         **fixed("picture.dropped", 0.0),
         **fixed("action.jolt", 0.0),
@@ -80,7 +80,7 @@ def test_what_changes_nothing_gives_the_same_bits():
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("picture.contrast", 0.5), ("picture.shift", [0.2, 0.0]), ("picture.turn", 0.5), ("picture.occlusion", 0.3)],
+    [("picture.contrast", 0.5), ("picture.offset", [0.2, 0.0]), ("picture.tilt", 0.5), ("picture.occlusion", 0.3)],
 )
 def test_pictures_change_and_numbers_do_not(key, value):
     changed, plain = played(build(SEEN, fixed(key, value)), 1)[0], played(build(SEEN), 1)[0]

@@ -138,7 +138,16 @@ def job(**changes: Any) -> JobConfig:
         ),
         ({"num_episodes": None}, "num_episodes", "has no length of its own, so give num_episodes or num_steps"),
         ({"enable_cameras": True}, "arena_env_args.enable_cameras", "environment 'coin' has no cameras"),
-        ({"variations": {"light": {"enabled": True}}}, "variations", "has no variations"),
+        (
+            {"variations": {"light": {"intensity": {"enabled": True}}}},
+            "variations.light.intensity.enabled",
+            "this environment has no variation 'light.intensity'",
+        ),
+        (
+            {"variations": {"instruction.words.enabled": True}, "language_instruction": "lift"},
+            "variations",
+            "'instruction.words' varies the task's words, and the job says its own (language_instruction)",
+        ),
         ({"environment": "five_coins", "num_episodes": 6}, "num_episodes", "is 6, and 'five_coins' has 5 episodes"),
         ({"environment": "five_coins", "num_episodes": None, "num_steps": 9}, "num_steps", "give num_episodes"),
         (
