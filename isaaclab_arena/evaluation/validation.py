@@ -210,6 +210,17 @@ class _Resolver:
             if job.policy_type != UNREADABLE:
                 policy, offers, policy_problems = self._once("policy", asked, self._policy, job)
         of_options += policy_problems
+        if of_options and environment and policy:
+            # Name the place of an option that the other one has.
+            names = {
+                "arena_env_args": option_names(environment["builder"].config_class) or (),
+                "policy_config_dict": () if "lent" in policy else declared_options(policy["policy_class"]).names or (),
+            }
+            for at, problem in enumerate(of_options):
+                own, _, option = (problem.key or "").partition(".")
+                other = next((place for place in names if place != own and option in names[place]), None)
+                if own in names and option not in names[own] and other is not None:
+                    of_options[at] = replace(problem, message=f"{problem.message}; this one belongs in {other}")
 
         conditions: _Fields = {"config": job}
         # A policy may set the number of episodes or steps itself.

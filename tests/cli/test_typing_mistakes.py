@@ -156,6 +156,14 @@ MISTAKES_IN_A_FILE = {
     "reference": ({"seed": "${variables.sed}"}, "cannot be resolved"),
     "environment": ({"arena_env_args": {"enviroment": "reach"}}, "is missing; 'enviroment' is no name of it"),
     "checkpoint of a job": ({"checkpoint": "a.pt"}, "is an option of the policy: policy_config_dict.checkpoint"),
+    "option of the policy": (
+        {"policy_type": "rsl_rl", "arena_env_args": {"environment": "cartpole", "checkpoint_path": "a.pt"}},
+        "this one belongs in policy_config_dict",
+    ),
+    "option of the environment": (
+        {"policy_config_dict": {"sped": 1, "action_mode": 1}},
+        "this one belongs in arena_env_args",
+    ),
     "checkpoint": ({"policy_type": "rsl_rl", "policy_config_dict": {"ckpt": 1}}, "did you mean 'checkpoint_path'?"),
     "file": ({"policy_type": "mine.py:act"}, "names a file; write its module: mine:act"),
 }
