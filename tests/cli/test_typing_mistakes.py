@@ -216,11 +216,12 @@ def test_all_mistakes_of_a_file_are_answered_at_once(directory, capsys):
         for name, (mistake, _) in MISTAKES_IN_A_FILE.items()
     ]
     (directory / "wrong.json").write_text(json.dumps({"swep": {}, "jobs": jobs}))
-    assert main(["validate", "wrong.json"]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert "wrong.json: swep: unknown key; did you mean 'sweep'?" in lines
+    assert main(["validate", "wrong.json", "--json"]) == 2
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    lines = [" ".join(f"{each.get('job')} {each['key']}: {each['message']}".split()) for each in problems]
+    assert "None swep: unknown key; did you mean 'sweep'?" in lines
     for name, (mistake, answer) in MISTAKES_IN_A_FILE.items():
-        of_job = [line for line in lines if line.startswith(f"wrong.json: job '{name}")]
+        of_job = [line for line in lines if line.startswith(f"{name} ")]
         assert any(answer in line for line in of_job), (name, of_job)
         has_policy = "policy_type" not in mistake
         assert any("did you mean 'speed'?" in line for line in of_job) or not has_policy, (name, of_job)
