@@ -211,6 +211,8 @@ class _Resolver:
             if job.policy_type != UNREADABLE:
                 policy, offers, policy_problems = self._once("policy", asked, self._policy, job)
         of_options += policy_problems
+        if of_options and environment and policy:
+            of_options = _with_places(of_options, environment["builder"], policy["policy_class"])
 
         conditions: _Fields = {"config": job}
         # A policy may set the number of episodes or steps itself.
@@ -501,6 +503,23 @@ def _read_sound(
     with suppress(ConfigError):
         return read(sound) if len(sound) < len(options) else None, wrong
     return None, wrong
+
+
+def _with_places(
+    problems: Sequence[Problem], builder: EnvironmentBuilder, policy_class: type[PolicyBase]
+) -> list[Problem]:
+    """Name the place of each option that the other one of environment and policy has."""
+    names: dict[str, Collection[str]] = {"arena_env_args": option_names(builder.config_class) or ()}
+    with suppress(ConfigError):
+        names["policy_config_dict"] = declared_options(policy_class).names or ()
+    found = []
+    for problem in problems:
+        own, _, option = (problem.key or "").partition(".")
+        other = next((place for place in names if place != own and option in names[place]), None)
+        is_misplaced = own in names and option not in names[own] and other is not None
+        more = f"; this one belongs in {other}" if is_misplaced else ""
+        found.append(replace(problem, message=f"{problem.message}{more}"))
+    return found
 
 
 def _with_checks(wrong: Sequence[Problem], checked: Sequence[Problem], given: Collection[str]) -> list[Problem]:

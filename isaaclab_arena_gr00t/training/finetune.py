@@ -11,7 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +34,7 @@ from isaaclab_arena.logs import log_file
 from isaaclab_arena.models import read_checkpoint
 from isaaclab_arena.paths import typed_words
 from isaaclab_arena.storage import atomic, episodes
+from isaaclab_arena.storage.ledger import RunLock
 from isaaclab_arena.training import checkpoints, learner
 from isaaclab_arena.training import training_loop as loop
 from isaaclab_arena.training.config import training_versions
@@ -260,8 +261,11 @@ class TrainingRun:
         """Write the settings or resume, train to the end, and return the exit code: 0, or 130 or 143 after a signal."""
         # A signal stops all ranks after the same step, with a checkpoint to resume from.
         directory, rank, is_rank_zero = self._options.output_dir, self._context.rank, self._context.is_rank_zero
-        with log_file(directory / "logs" / f"rank{rank}.log", rank):
+        with ExitStack() as stack:
+            stack.enter_context(log_file(directory / "logs" / f"rank{rank}.log", rank))
+            # Rank 0 locks the directory, so that no second training writes into it.
             if is_rank_zero:
+                stack.enter_context(RunLock(directory).hold(alone=True))
                 kept = self._options.kept_checkpoints
                 _LOG.info(
                     "the newest %d checkpoints stay (--kept_checkpoints), older ones go, evaluated ones too", kept

@@ -156,6 +156,14 @@ MISTAKES_IN_A_FILE = {
     "reference": ({"seed": "${variables.sed}"}, "cannot be resolved"),
     "environment": ({"arena_env_args": {"enviroment": "reach"}}, "is missing; 'enviroment' is no name of it"),
     "checkpoint of a job": ({"checkpoint": "a.pt"}, "is an option of the policy: policy_config_dict.checkpoint"),
+    "option of the policy": (
+        {"policy_type": "rsl_rl", "arena_env_args": {"environment": "cartpole", "checkpoint_path": "a.pt"}},
+        "this one belongs in policy_config_dict",
+    ),
+    "option of the environment": (
+        {"policy_config_dict": {"sped": 1, "action_mode": 1}},
+        "this one belongs in arena_env_args",
+    ),
     "checkpoint": ({"policy_type": "rsl_rl", "policy_config_dict": {"ckpt": 1}}, "did you mean 'checkpoint_path'?"),
     "file": ({"policy_type": "mine.py:act"}, "names a file; write its module: mine:act"),
 }
@@ -208,11 +216,12 @@ def test_all_mistakes_of_a_file_are_answered_at_once(directory, capsys):
         for name, (mistake, _) in MISTAKES_IN_A_FILE.items()
     ]
     (directory / "wrong.json").write_text(json.dumps({"swep": {}, "jobs": jobs}))
-    assert main(["validate", "wrong.json"]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert "wrong.json: swep: unknown key; did you mean 'sweep'?" in lines
+    assert main(["validate", "wrong.json", "--json"]) == 2
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    lines = [" ".join(f"{each.get('job')} {each['key']}: {each['message']}".split()) for each in problems]
+    assert "None swep: unknown key; did you mean 'sweep'?" in lines
     for name, (mistake, answer) in MISTAKES_IN_A_FILE.items():
-        of_job = [line for line in lines if line.startswith(f"wrong.json: job '{name}")]
+        of_job = [line for line in lines if line.startswith(f"{name} ")]
         assert any(answer in line for line in of_job), (name, of_job)
         has_policy = "policy_type" not in mistake
         assert any("did you mean 'speed'?" in line for line in of_job) or not has_policy, (name, of_job)

@@ -129,8 +129,13 @@ def is_run(page: str, command: str) -> bool:
     return not any(command.startswith(beginning) for beginning in NOT_RUN.get(page, {}))
 
 
+def nightly(page: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of a page's tests: those of Start are run by every change, the others at night."""
+    return [] if page.startswith("start/") else [pytest.mark.slow]
+
+
 STEPS = [
-    pytest.param(page, step, id=f"{page}: {step}", marks=[] if page.startswith("start/") else [pytest.mark.slow])
+    pytest.param(page, step, id=f"{page}: {step}", marks=nightly(page))
     for page in HERE
     for step in steps_of(PAGES[page])
     if is_run(page, str(step))
@@ -206,24 +211,28 @@ def evaluated(directory: Path, runs: str = "*") -> pd.DataFrame:
     return pd.concat(jobs_table(path.parent) for path in (directory / "outputs").glob(f"{runs}/results.parquet"))
 
 
+SHOWN = [
+    ("start/my_policy.md", "my_policy.MyPolicy", "reach", "success_rate", [1.0]),
+    ("start/my_policy.md", "my_network.MyNetwork", "reach", "success_rate", [1.0]),
+    ("start/my_task.md", "my_solution.MySolution", "hover", "success_rate", [1.0]),
+    ("start/my_task.md", "random_action", "hover", "success_rate", [0.0]),
+    ("bring_your_policy/function.md", "reach_policy:act", "reach", "success_rate", [1.0, 1.0]),
+    ("bring_your_policy/function.md", "network_policy:act", "reach", "success_rate", [1.0]),
+    ("how_to/finetuning.md", "gr00t_closedloop", "lift_object", "episodes", [1]),
+    ("how_to/training.md", "rsl_rl", "cartpole", "episodes", [20]),
+]
+
+
 @pytest.mark.parametrize(
     ("page", "policy", "environment", "column", "values"),
-    [
-        ("start/my_policy.md", "my_policy.MyPolicy", "reach", "success_rate", [1.0]),
-        ("start/my_policy.md", "my_network.MyNetwork", "reach", "success_rate", [1.0]),
-        ("start/my_task.md", "my_solution.MySolution", "hover", "success_rate", [1.0]),
-        ("start/my_task.md", "random_action", "hover", "success_rate", [0.0]),
-        ("bring_your_policy/function.md", "reach_policy:act", "reach", "success_rate", [1.0, 1.0]),
-        ("bring_your_policy/function.md", "network_policy:act", "reach", "success_rate", [1.0]),
-        ("how_to/finetuning.md", "gr00t_closedloop", "lift_object", "episodes", [1]),
-        ("how_to/training.md", "rsl_rl", "cartpole", "episodes", [20]),
-    ],
+    [pytest.param(*row, marks=nightly(row[0])) for row in SHOWN],
 )
 def test_a_policy_of_a_page_is_as_good_as_it_says(workspaces, page, policy, environment, column, values):
     rows = evaluated(workspace(workspaces, page)).set_index(["policy", "environment"])
     assert rows.loc[[(policy, environment)], column].tolist() == values
 
 
+@pytest.mark.slow
 def test_a_training_is_taken_up_again(workspaces):
     assert (workspace(workspaces, "how_to/training.md") / "outputs" / "cartpole" / "model_25.pt").is_file()
 
@@ -236,6 +245,7 @@ def test_the_table_that_start_shows_is_the_one_that_the_command_gives(workspaces
     assert f"{row['mean_length']:.1f} ±{row['std_length']:.1f}" in shown
 
 
+@pytest.mark.slow
 def test_the_columns_that_the_page_of_comparisons_names_are_those_of_the_table(workspaces):
     page = "how_to/compare.md"
     heading = (workspace(workspaces, page) / "outputs" / "new" / "comparison.md").read_text().splitlines()[2]
@@ -243,6 +253,7 @@ def test_the_columns_that_the_page_of_comparisons_names_are_those_of_the_table(w
         assert cell.strip().partition(" [")[0] in PAGES[page]
 
 
+@pytest.mark.slow
 def test_recordings_come_back_from_lerobots_format_and_play_as_they_were(workspaces):
     outputs = workspace(workspaces, "users/lerobot.md") / "outputs"
     columns = ["episode_index", "outcome", "length", "return"]

@@ -12,6 +12,7 @@ from gr00t.model.checkpoint import load_processor
 from safetensors.torch import load_file
 
 from isaaclab_arena.cli.main import main as isaaclab_arena
+from isaaclab_arena.storage.ledger import RunLock
 from isaaclab_arena_gr00t.training.finetune import main
 from tests.end_to_end.launching import ROOT, command, jobs_table, patience_s, run, write_jobs
 from tests.gr00t.training.demonstrations import recording, write_config, write_recordings
@@ -81,6 +82,9 @@ def test_another_run_is_not_gone_on_with_and_not_written_over(directory, whole, 
     assert "--resume" in capsys.readouterr().err
     assert main(typed(directory, whole, "--max_steps", 6, "--kept_checkpoints", 2, "--seed", 1, "--resume")) == 2
     assert "seed: was 0" in capsys.readouterr().err
+    with RunLock(whole).hold(alone=True):
+        assert main(typed(directory, whole, "--max_steps", 6, "--kept_checkpoints", 2, "--resume")) == 2
+    assert "another run is at work in this directory" in capsys.readouterr().err
     assert weights(whole / "checkpoint-6") == before
 
 
