@@ -1,4 +1,4 @@
-"""Rewards of every task in numbers, so that no term of a shaped reward changes unseen."""
+"""Rewards and progress of every task in numbers, so that no term of them changes unseen."""
 
 import pytest
 
@@ -52,14 +52,38 @@ WANDERING = {
 }
 """Rewards of steps 0, 3, 6 and 9 of random actions."""
 
+CUT_SHORT = {
+    "reach": (0.4782, "almost"),
+    "lift_object": (0.5354, "out_of_time_while_progressing"),
+    "pick_and_place": (0.6, "out_of_time_while_progressing"),
+    "open_drawer": (0.5362, "out_of_time_while_progressing"),
+    "close_drawer": (0.53, "out_of_time_while_progressing"),
+    "open_microwave": (0.6111, "out_of_time_while_progressing"),
+    "stack": (0.6, "out_of_time_while_progressing"),
+    "pick_by_colour": (0.6216, "out_of_time_while_progressing"),
+    "sort_two": (0.75, "stalled"),
+    "push_to_goal": (0.5128, "out_of_time_while_progressing"),
+    "push_cube": (0.474, "reached_and_missed"),
+    "press_button": (0.25, "stalled"),
+}
+"""Progress and main reason of the same episode after two thirds of its steps."""
+
 
 @pytest.mark.parametrize("task", ALL_ENVIRONMENTS)
-def test_an_episode_that_is_solved_has_its_return_length_and_metrics(task):
+def test_an_episode_has_its_return_length_metrics_and_progress(task):
     record = play(build(task), ScriptedPolicy(), 1).records[0]
     expected_return, length, metrics = SOLVED[task]
     assert record.episode_return == pytest.approx(expected_return, rel=CLOSE)
     assert record.length == length
     assert record.metrics == pytest.approx(metrics, rel=CLOSE, abs=1e-3)
+
+    env = build(task)
+    env.max_episode_length = 2 * length // 3
+    events = play(env, ScriptedPolicy(), 1).records[0].events
+    assert events is not None
+    progress, decisive = CUT_SHORT[task]
+    assert events.progress == pytest.approx(progress, rel=CLOSE)
+    assert events.decisive == decisive
 
 
 @pytest.mark.parametrize("task", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
