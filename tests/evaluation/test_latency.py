@@ -82,6 +82,17 @@ def test_a_file_of_latencies_is_read_relative_to_the_job_file_and_a_wrong_one_re
 UP_TO_TWO = Delays(steps=((0, 1), (1, 2), (2, 1)))
 
 
+def test_a_delay_is_drawn_as_often_as_it_was_measured():
+    class InTurn(np.random.Generator):
+        places = iter(range(4))
+
+        def integers(self, total):
+            assert total == 4
+            return next(self.places)
+
+    assert [UP_TO_TWO.draw(InTurn(np.random.PCG64())) for _ in range(4)] == [0, 1, 1, 2]
+
+
 class Still(ScriptedEnvironment):
     """The scripted environment with an action that keeps the point where it is."""
 

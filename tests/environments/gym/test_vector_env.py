@@ -5,7 +5,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
-from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv, SingleEnv
+from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv, ObservationForm, SingleEnv
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.gym_ids import make_single_env
 from isaaclab_arena.interfaces.episode import Episode
@@ -66,8 +66,21 @@ def test_success_and_the_end_of_an_episode_are_told_also_of_a_single_one():
     assert (info["success"] == terminated).all()
     assert not truncated.any()
     assert told["success"] is bool(terminated[0])
+    assert single.metadata["render_fps"] == 10
     with pytest.raises(ValueError, match="has 2"):
         SingleEnv(coins(2))
+
+
+def test_terms_outside_of_policy_and_cameras_are_named_with_their_group_and_single_numbers_have_a_dimension():
+    environment = CoinEnvironment(CoinConfig(), 2)
+    number, place = ArraySpec(shape=()), ArraySpec(shape=(3,))
+    environment.observation_spec = {"policy": {"clock": number}, "critic": {"clock": place}, "reward": number}
+    spaces = EnvironmentVectorEnv(environment, observations=ObservationForm.DICT).single_observation_space.spaces
+    assert {name: space.shape for name, space in spaces.items()} == {
+        "clock": (1,),
+        "critic_clock": (3,),
+        "reward": (1,),
+    }
 
 
 def test_double_precision_is_shown_as_such_and_a_misspelt_option_is_told():

@@ -51,7 +51,10 @@ def test_training_leaves_checkpoints_and_its_losses_and_goes_on_to_the_same_bits
     parts = shutil.copytree(whole, tmp_path / "parts")
     # As if it had been killed after the first of the checkpoints.
     shutil.rmtree(parts / "checkpoint-6")
+    kept = parts / "checkpoint-4" / "model.safetensors"
+    written_at = kept.stat().st_mtime_ns
     assert isaaclab_arena(["resume", str(parts)]) == 0
+    assert kept.stat().st_mtime_ns == written_at, "steps before the checkpoint were trained again"
     assert measures(parts) == measures(whole)
     assert weights(parts / "checkpoint-6") == weights(whole / "checkpoint-6") != weights(whole / "checkpoint-4")
 

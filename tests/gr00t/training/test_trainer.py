@@ -60,11 +60,14 @@ def test_ranks_are_the_same_bits_after_every_step(directory):
 
 def test_the_average_follows_the_weights(directory):
     learner = trainer(directory, learning_rate=2e-3)
-    for _ in range(3):
-        learner.step()
-    weights, average = learner.model.state_dict(), learner.average.state_dict()
-    moved = [name for name in weights if not torch.equal(weights[name], average[name])]
+    begun = {name: value.clone() for name, value in learner.average.named_parameters()}
+    learner.step()
+    weights, average = dict(learner.model.named_parameters()), dict(learner.average.named_parameters())
+    moved = [name for name in weights if not torch.equal(weights[name], begun[name])]
     assert len(moved) > len(weights) / 2
+    # After one step the decay is 2 / 11, whatever is asked for.
+    for name in moved:
+        assert torch.allclose(average[name], torch.lerp(begun[name], weights[name], 9 / 11), atol=1e-7)
 
 
 def test_a_loss_that_is_nan_ends_the_training(directory):
