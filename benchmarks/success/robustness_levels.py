@@ -46,7 +46,7 @@ STEPS: Mapping[str, tuple[float, ...]] = {
     "table_height": (2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0),
     "distractors": (1.0, 5 / 3, 2.0, 7 / 3),
     "action_noise": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0),
-    "action_jolt": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0),
+    "action_jolt": (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.5, 10.0, 20.0),
 }
 """The reaches that are tried, as multiples of the variations' own ranges."""
 

@@ -97,7 +97,7 @@ def sense_variations() -> Iterator[Variation]:
     words = "control steps at the start in which the robot holds still, whatever its policy says"
     yield vary("action", "idle", "control steps", words, (0, 10), (0, 1000), 0, integer=True)
     words = f"a push of {JOLT_STEPS} control steps at a drawn moment: added to each action, as a share of its range"
-    yield vary("action", "jolt", "", words, (0.0, 0.2), (0.0, 1.0), 0.0)
+    yield vary("action", "jolt", "", words, (0.0, 0.02), (0.0, 1.0), 0.0)
 
 
 def offered_variations(builder: EnvironmentBuilder, config: Any) -> tuple[Variation, ...]:

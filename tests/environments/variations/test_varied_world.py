@@ -24,6 +24,7 @@ from isaaclab_arena.environments.variations.senses import (
     ActionNoise,
     Disturbances,
     ObservationDelay,
+    mixed,
     noise_of,
 )
 from isaaclab_arena.interfaces.environment_builder import Sampler, Variation
@@ -272,6 +273,8 @@ def test_noise_has_mean_0_and_deviation_1_and_follows_from_its_key_alone():
     assert (noise.std(dim=1) - 1).abs().max() < 0.01
     assert abs(float((noise[0] * noise[1]).mean())) < 0.01
     assert torch.equal(noise[1], noise_of(torch.tensor([[1], [2], [8]]), places)[2])
+    # SplitMix64's first number of seed 0, as its author's program gives it.
+    assert int(mixed(torch.tensor([0x9E3779B97F4A7C15 - 2**64]))) == 0xE220A8397B1DCDAF - 2**64
 
 
 @pytest.mark.parametrize("other", [{"picture.noise": 30.0, "picture.noise_seed": 9, "picture.blur": 0.5}, {}])
