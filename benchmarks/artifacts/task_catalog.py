@@ -182,8 +182,7 @@ def changes(name: str, builder: TableTask, environment: TableEnvironment) -> Ite
         ## Levels of change
 
         What [robustness](../../how_to/robustness.md) draws from at each level, with the default object and cameras.
-        At level 5 the `scripted` policy still solves 90 %
-        ([measured](../../../benchmarks/results/robustness_levels.md)).
+        At level 5 the `scripted` policy still solves 90 %, with [one exception](../../how_to/robustness.md#levels).
     """
     yield textwrap.dedent(introduction).strip()
     yield from ("", *level_table(offered_variations(builder, builder.config_class())))
