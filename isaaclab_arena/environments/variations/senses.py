@@ -32,6 +32,7 @@ from isaaclab_arena.interfaces.environment_builder import (
 )
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number, point
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, Pictures, picture_layout
+from isaaclab_arena.nested import leaves
 
 _LOG = logging.getLogger(__name__)
 
@@ -497,13 +498,14 @@ class SensedEnvironment(EnvironmentWrapper, Background):
                 if has_cameras:
                     raise EnvironmentBuildError(f"variation '{key}' changes pictures, and the environment shows none")
                 _LOG.warning("variation '%s' has no effect: the environment shows no pictures", key)
-            for camera, spec in real.observation_spec.get(CAMERAS, {}).items() if key.startswith("picture.") else ():
+            for camera, spec in leaves(real.observation_spec.get(CAMERAS, {})) if key.startswith("picture.") else ():
                 # Depths and other numbers stay as they are; pictures in bytes must not stay so unsaid.
-                if str(spec.dtype).removeprefix("torch.") == "uint8":
+                if spec.dtype == torch.uint8:
                     try:
                         picture_layout(spec.shape, spec.dtype)
                     except ValueError as error:
-                        raise EnvironmentBuildError(f"variation '{key}': camera '{camera}' {error}") from None
+                        message = f"variation '{key}': camera '{'.'.join(camera)}' {error}"
+                        raise EnvironmentBuildError(message) from None
             if key in ("action.noise", "action.jolt") and real.action_spec.choices is not None:
                 raise EnvironmentBuildError(f"variation '{key}' needs numbers, and the actions here are choices")
             if key == "action.idle" and not isinstance(real.hold_action, tuple):

@@ -13,14 +13,22 @@ from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.environments.variations.pictures import seen_from, tone_table
-from isaaclab_arena.environments.variations.senses import JOLT_STEPS, build_varied, heard, offered_variations
+from isaaclab_arena.environments.variations.senses import (
+    JOLT_STEPS,
+    SensedEnvironment,
+    build_varied,
+    heard,
+    offered_variations,
+    sense_variations,
+)
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.evaluation.validation import robustness_arms
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.specs import CAMERAS, picture_layout, pictures_of
+from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, picture_layout, pictures_of
 from tests.environments.building import CPU, episode
 from tests.environments.gym.gym_running import IN_WORKERS
 from tests.environments.variations.varying import fixed
+from tests.fakes import CoinConfig, CoinEnvironment
 
 SEEN = "gym:tests.environments.gym.gym_pictures:Fake/Seen-v0"
 CHOICES = "gym:CartPole-v1"
@@ -187,3 +195,13 @@ REFUSED = {
 def test_a_variation_that_an_environment_cannot_have_is_refused(name, overrides, options, key):
     with pytest.raises(EnvironmentBuildError, match=key):
         build(name, overrides, **options)
+
+
+def test_pictures_whose_layout_is_not_certain_are_refused_and_depths_stay():
+    real = CoinEnvironment(CoinConfig(), 1)
+    blur = [each for each in sense_variations() if each.key == "picture.blur"]
+    real.observation_spec = {CAMERAS: {"depth": ArraySpec(shape=(4, 5, 6))}}
+    SensedEnvironment(real, blur, has_cameras=True)
+    real.observation_spec = {CAMERAS: {"front": ArraySpec(shape=(4, 5, 6), dtype=torch.uint8)}}
+    with pytest.raises(EnvironmentBuildError, match=r"'picture.blur': camera 'front' has shape \(4, 5, 6\)"):
+        SensedEnvironment(real, blur, has_cameras=True)
