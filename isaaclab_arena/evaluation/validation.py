@@ -645,9 +645,9 @@ def _possible_axes(
             reasons[name] = f"the job varies {also[0]} itself"
     available = tuple(name for name, reason in reasons.items() if reason is None)
     if asked.axes is None:
-        left_out = "; ".join(f"{name} ({reason})" for name, reason in reasons.items() if reason is not None)
-        if left_out:
-            _LOG.info("job '%s' runs without these axes of robustness: %s", job.name, left_out)
+        for reason in dict.fromkeys(reason for reason in reasons.values() if reason is not None):
+            left_out = ", ".join(name for name, own in reasons.items() if own == reason)
+            _LOG.info("job '%s' runs without some axes of robustness: %s: %s", job.name, left_out, reason)
         return available
     problems = []
     for name in asked.axes:
