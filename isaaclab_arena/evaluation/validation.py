@@ -694,7 +694,8 @@ def control_arms(job: JobConfig, asked: Controls, *, may_import: bool = True) ->
             own = None if control == "no_instruction" else job.language_instruction
             own_variations = {**job.variations, f"{key}.enabled": True, **ends}
             arms.append(replace(arm, variations=own_variations, language_instruction=own))
-    problems += [Problem(wrong, key="name") for arm in arms[:1] if (wrong := name_problem(arm.name))]
+    if (wrong := next(filter(None, (name_problem(arm.name) for arm in arms)), None)) is not None:
+        problems.append(Problem(f"with a control behind it, {wrong}", key="name"))
     refuse(problems)
     labels = {**job.labels, CONTROLS_KEY: job.name, CONTROL_LABEL: BENIGN}
     recorded = tuple(name for name in asked.names if name in RECORDED_CONTROLS)
@@ -714,9 +715,8 @@ def _why_without(control: str, job: Job) -> str | None:
     if key and config.conditions is not None:
         return "it changes the episodes, and 'conditions' says what they start from"
     if control.endswith("_instruction"):
-        heard = next(
-            (each for each in varied if each in ("instruction.words", key) or (not key and "instruction" in each)), None
-        )
+        # Other words take the place of all that vary.
+        heard = next((each for each in varied if each == key or (not key and each.startswith("instruction."))), None)
         if heard is not None:
             return f"the job varies {heard} itself"
         says = config.language_instruction or job.builder.task_name(job.environment_config)
@@ -735,7 +735,8 @@ def _why_without(control: str, job: Job) -> str | None:
     changed = enabled_variations(offered_variations(job.builder, job.environment_config), setting)
     try:
         if (sample := job.builder.sample(job.environment_config)) is not None:
-            SensedEnvironment(sample, changed, has_cameras=True).close()
+            with closing(sample):
+                SensedEnvironment(sample, changed, has_cameras=True)
     except EnvironmentBuildError as error:
         return str(error)
     return None

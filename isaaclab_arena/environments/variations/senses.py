@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -399,9 +399,9 @@ class Disturbances:
     def _exchanged(self, cameras: Mapping[str, Any]) -> dict[str, Any]:
         """Return the cameras, of one size, each with the pictures of the one so many places after it."""
         names = sorted(cameras)
-        first = cameras[names[0]]
+        first, in_order = cameras[names[0]], [cameras[name] for name in names]
         slots = torch.tensor(first.env_ids, dtype=torch.int64) if isinstance(first, Pictures) else slice(None)
-        stack = torch.stack([each.frames if isinstance(each, Pictures) else each for each in map(cameras.get, names)])
+        stack = torch.stack([each.frames if isinstance(each, Pictures) else each for each in in_order])
         places, rows = self._strengths["picture.exchanged"][slots].long(), torch.arange(stack.shape[1])
         shown = {}
         for place, name in enumerate(names):
@@ -513,29 +513,27 @@ class SensedEnvironment(EnvironmentWrapper, Background):
         # ``has_cameras``: the job asks for pictures, so variations of pictures must not be without effect.
         super().__init__(real)
         keys = [each.key for each in variations]
-        # What takes away the sense of a picture must reach every picture, or a control would see.
+        cameras = cast("Mapping[str, ArraySpec]", real.observation_spec.get(CAMERAS, {}))
+        # What takes away the sense of pictures must reach all of them, or a control would see.
         spans = {each.key: each.sampler.span for each in variations}
         whole = {
             key for key in keys if key == "picture.exchanged" or (key, spans[key][1]) == ("picture.brightness", (0,))
         }
         for key in keys:
-            if key.startswith("picture.") and CAMERAS not in real.observation_spec:
+            if key.startswith("picture.") and not cameras:
                 if has_cameras or key in whole:
                     raise EnvironmentBuildError(f"variation '{key}' changes pictures, and the environment shows none")
                 _LOG.warning("variation '%s' has no effect: the environment shows no pictures", key)
-            for camera, spec in real.observation_spec.get(CAMERAS, {}).items() if key.startswith("picture.") else ():
+            for camera, spec in cameras.items() if key.startswith("picture.") else ():
                 # Depths and other numbers stay as they are; pictures in bytes must not stay so unsaid.
                 if str(spec.dtype).removeprefix("torch.") == "uint8" or key in whole:
                     try:
                         picture_layout(spec.shape, spec.dtype)
                     except ValueError as error:
                         raise EnvironmentBuildError(f"variation '{key}': camera '{camera}' {error}") from None
-            shapes = {name: tuple(spec.shape) for name, spec in real.observation_spec.get(CAMERAS, {}).items()}
-            if key == "picture.exchanged" and (len(shapes) < 2 or len({*shapes.values()}) > 1):
-                told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-                raise EnvironmentBuildError(
-                    f"variation '{key}' needs several cameras of one size, and these are {told}"
-                )
+            if key == "picture.exchanged" and (len(cameras) < 2 or len({each.shape for each in cameras.values()}) > 1):
+                told = ", ".join(f"{name} {tuple(each.shape)}" for name, each in cameras.items())
+                raise EnvironmentBuildError(f"variation '{key}' needs several cameras of one size; there are {told}")
             if key in ("action.noise", "action.jolt") and real.action_spec.choices is not None:
                 raise EnvironmentBuildError(f"variation '{key}' needs numbers, and the actions here are choices")
             if key == "action.idle" and not isinstance(real.hold_action, tuple):
