@@ -192,11 +192,11 @@ def test_cameras_of_an_env_slot_exchange_their_pictures():
 
 
 def test_an_environment_is_closed_with_the_senses_around_it():
-    env = build(SEEN, fixed("action.noise", 0.1), **IN_WORKERS)
-    slots: Any = env
-    [worker] = slots.real._slots.workers
-    env.close()
-    assert worker.process.poll() is not None
+    closed: list[str] = []
+    wrapper: Any = build(CHOICES, fixed("observation.delay", 1))
+    wrapper.real.close = lambda: closed.append("environment")
+    wrapper.close()
+    assert closed == ["environment"]
 
 
 def test_a_policy_that_hears_no_words_gets_none_by_any_way():
