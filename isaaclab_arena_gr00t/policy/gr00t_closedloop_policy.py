@@ -232,11 +232,10 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             asked = places + places[:1] * num_missing
             slots = [env_ids[place] for place in asked]
             part_seeds = [seeds[place] for place in places] + [0] * num_missing
-            words = [
-                self._instructions.get(slot) or self.task_description or self.policy_config.language_instruction
-                for slot in slots
-            ]
-            unsaid = [slot for slot, text in zip(slots, words, strict=True) if not text]
+            default = self.task_description or self.policy_config.language_instruction or None
+            said = [self._instructions.get(slot) for slot in slots]
+            words = [default if text is None else text for text in said]
+            unsaid = [slot for slot, text in zip(slots, words, strict=True) if text is None]
             if unsaid:
                 raise PolicyError(
                     f"env slot {unsaid[0]} has no instruction; give language_instruction in the job or in "
