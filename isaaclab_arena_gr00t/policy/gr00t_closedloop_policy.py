@@ -241,7 +241,7 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
                     f"env slot {unsaid[0]} has no instruction; give language_instruction in the job or in "
                     f"{self.args.policy_config_yaml_path}"
                 )
-            shown = inputs.of(observation, slots, words, as_tensors=self._takes_tensors)
+            shown = inputs.of(observation, slots, [text or "" for text in words], as_tensors=self._takes_tensors)
             if going_on is None:
                 answer = self.query(shown, part_seeds)
             else:
