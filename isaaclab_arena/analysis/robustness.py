@@ -1,6 +1,5 @@
 """The cost of changed episodes: each arm against its benign arm, as tables, sentences and pictures."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from isaaclab_arena.analysis.arms import Arm, PairedDifference, match, paired_difference
+from isaaclab_arena.analysis.arms import Arm, PairedDifference, match_varied, paired_difference
 from isaaclab_arena.analysis.picture import Mark, Picture, RateCurve, Words, png, rate_plot, svg
 from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY
-from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, differs_only_by
+from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import statistics
 from isaaclab_arena.results.columns import Column, Show, markdown_table, table_of, text_table
@@ -77,20 +76,8 @@ def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
     if benign is None:
         return alone
 
-    # The variations that only the changed arm turns on must belong to the axis, or to any axis for `ALL_AXES`.
-    suffix = ".enabled"
-    before, now = (
-        {key.removesuffix(suffix) for key, value in each.entry.variations.items() if key.endswith(suffix) and value}
-        for each in (benign, arm)
-    )
-    keys = frozenset(now - before)
     axes = [own for name, own in AXES.items() if axis in (name, ALL_AXES)]
-    is_axis = all(any(own.owns(key) for own in axes) for key in keys)
-
-    # A pair may differ only in the conditions that the variations of the axis change.
-    pairs = match(
-        benign, arm, alike=lambda was, now: is_axis and differs_only_by(json.loads(was), json.loads(now), keys)
-    ).without_errors()
+    pairs = match_varied(benign, arm, lambda key: any(own.owns(key) for own in axes))
     return replace(
         alone,
         counts=pairs.counts,

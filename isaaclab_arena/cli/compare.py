@@ -241,20 +241,15 @@ def robustness(argv: Sequence[str]) -> int:
     options, rest = read_some(RobustnessOptions, argv, program=_ROBUSTNESS)
     own, others = ([field.name for field in fields(each)] for each in (RobustnessOptions, eval_runner.EvalOptions))
     refuse([*wrong_numbers(options), *misspelt(rest, own, others=others)])
-    if not options.jobs.is_dir():
+    directory = options.jobs
+    if not directory.is_dir():
         directory = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
         arms = ["--robustness", options.axes, "--robustness_levels", str(options.levels)]
-        run = ["--eval_jobs_config", str(options.jobs), *arms, "--output_dir", str(directory)]
-        code = eval_runner.main([*run, *rest], typed_as=_ROBUSTNESS)
+        code = run_into(directory, ["--eval_jobs_config", str(options.jobs), *arms, *rest], typed_as=_ROBUSTNESS)
         if code != 0:
-            # The directory of a run that did not begin is empty.
-            if not any(directory.iterdir()):
-                directory.rmdir()
             return code
     elif rest:
         raise ConfigError(f"'{options.jobs}' is a run, which is only read", key=rest[0])
-    else:
-        directory = options.jobs
 
     found = costs.drops(read_run(directory).arms.values())
     console = results_console()
@@ -270,6 +265,16 @@ def robustness(argv: Sequence[str]) -> int:
     if written is not None:
         console.print(Text(plain_text(f"written to {written}")))
     return 0
+
+
+def run_into(directory: Path, words: Sequence[str], *, typed_as: str) -> int:
+    """Run jobs into an empty directory, and return the exit code; a directory in which no run began is removed."""
+    from isaaclab_arena.evaluation import eval_runner  # noqa: PLC0415  runs more than it compares
+
+    code = eval_runner.main([*words, "--output_dir", str(directory)], typed_as=typed_as)
+    if code != 0 and not any(directory.iterdir()):
+        directory.rmdir()
+    return code
 
 
 # How many episodes it takes to tell two policies apart.

@@ -14,7 +14,7 @@ from isaaclab_arena.config.command_line import read_words
 from isaaclab_arena.config.options import Count, wrong_numbers
 from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError, Problem, problems_into, refuse
-from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms
+from isaaclab_arena.evaluation.validation import arms_of, resolve_jobs
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.tracking.trackers import check_trackers
 
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     problems: list[Problem] = []
     for path in files:
         with problems_into(problems):
-            arms = partial(robustness_arms, may_import=not options.no_import)
+            arms = partial(arms_of, may_import=not options.no_import)
             read = loading.load_jobs_file(path, defaults, overrides=overrides, suites=SUITES, arms=arms)
             # A file with problems continues here, so that the readable part of its jobs is checked too.
             jobs_file = loading.limited(read, options.limit)

@@ -25,7 +25,7 @@ from isaaclab_arena.analysis.comparison_files import write_comparison
 from isaaclab_arena.checkpoints import BEST_RULE, Checkpoint, Readiness, find_checkpoints, last_checkpoint, look_at
 from isaaclab_arena.config import documents, loading
 from isaaclab_arena.config.command_line import misspelt, read_some
-from isaaclab_arena.config.expansion.suites import CHECKPOINTS_KEY, OPTIONS, ROBUSTNESS_KEY
+from isaaclab_arena.config.expansion.suites import CHECKPOINTS_KEY, CONTROLS_KEY, OPTIONS, ROBUSTNESS_KEY
 from isaaclab_arena.config.options import Amount, Count, Positive, Share, shown, wrong_numbers
 from isaaclab_arena.config.schema import MAX_SEED
 from isaaclab_arena.environments.catalog import SUITES
@@ -99,7 +99,7 @@ class WatchOptions:
 
 _NO_ARMS = (
     "would let changed episodes choose the best checkpoint, and curves be of arms; watch without it, then run "
-    "isaaclab-arena robustness with the best"
+    "isaaclab-arena robustness or controls with the best"
 )
 _NOT_THE_RUNNERS = {
     "--resume": "is the watch's own",
@@ -124,8 +124,8 @@ def jobs_of_checkpoint(
     for where, block in {"defaults": default, **{f"jobs[{n}]": job for n, job in enumerate(listed)}}.items():
         modern, problems = loading.modernised(deepcopy(block), settings.eval_jobs_config.parent)
         refuse(problems)
-        if modern.get(ROBUSTNESS_KEY) is not None:
-            raise ConfigError(_NO_ARMS, key=f"{where}.{ROBUSTNESS_KEY}")
+        if key := next((each for each in (ROBUSTNESS_KEY, CONTROLS_KEY) if modern.get(each) is not None), None):
+            raise ConfigError(_NO_ARMS, key=f"{where}.{key}")
         if not isinstance(options := modern.get("policy_config_dict", {}), dict):
             raise ConfigError(Problem(f"{shown(options)} is no mapping", key="policy_config_dict"))
         blocks.append(modern)

@@ -398,12 +398,13 @@ class Reading:
         """Return every readable job, and every problem; ConfigError if an error prevents reading the jobs after it."""
         jobs: list[JobConfig] = []
         names: list[Any] = []
+        controls: dict[int, Any] = {}  # by index of the job that asks for them
         for position, block in enumerate(self._blocks):
             if not isinstance(block, dict):
                 self._add([Problem(f"{shown(block)} is not a mapping")], job=f"jobs[{position}]")
                 continue
             label = _label(block.get("name"), f"jobs[{position}]")
-            # A block becomes several jobs: by its sweep, its checkpoints, its suite's tasks and its robustness arms.
+            # A block becomes several jobs: by its sweep, its checkpoints, its suite's tasks and its arms.
             for entry, swept in self._expanded(block, label, room=expansion.MAX_JOBS - len(names)):
                 # A problem that all jobs of a suite share is reported once, with the label of the entry.
                 own_label = _label(entry.get("name"), label)
@@ -412,6 +413,7 @@ class Reading:
                     of_suite = list(expansion.expand_suite(entry, self._suites, room=expansion.MAX_JOBS - len(names)))
                 for of_task, member in of_suite:
                     asked = of_task.pop(expansion.ROBUSTNESS_KEY, None)
+                    of_controls = of_task.pop(expansion.CONTROLS_KEY, None)
                     job, found = schema.read_job(of_task, index=len(jobs), label=own_label, defaults=self._command_line)
                     # A key that has been refused already is not reported as missing too.
                     news = (
@@ -437,8 +439,14 @@ class Reading:
                         arms = []
                         with self._collecting(own_label):
                             arms = self._arms(job, expansion.read_robustness(asked))
+                    if of_controls is not None and asked is not None:
+                        both = Problem("excludes robustness; give each a job of its own", key=expansion.CONTROLS_KEY)
+                        self._add([both], job=own_label)
+                    elif of_controls is not None and not found:
+                        controls[len(jobs)] = of_controls
                     names += [of_task.get("name")] if found else [arm.name for arm in arms]
                     jobs += [replace(arm, index=len(jobs) + number) for number, arm in enumerate(arms)]
+        self._add_controls(jobs, names, controls)
         # Names clash on disk or to the eye, so all names are compared after all expansions.
         for name, earlier in schema.clashes(name for name in names if _label(name, "")):
             if name == earlier:
@@ -449,6 +457,20 @@ class Reading:
                 taken = f"looks like '{earlier}', but is {name!a}; give it a name that cannot be mistaken for it"
             self._add([Problem(taken, key="name")], job=name)
         return tuple(jobs), [*self._of_top, *self._problems]
+
+    def _add_controls(self, jobs: list[JobConfig], names: list[Any], asked: Mapping[int, Any]) -> None:
+        """Add the controls of jobs, and their names, after all jobs: one control needs the words of others."""
+        in_file = tuple(jobs)
+        for position, value in asked.items():
+            job = in_file[position]
+            with self._collecting(job.name):
+                wanted = expansion.read_controls(value)
+                after = [*in_file[position + 1 :], *in_file[:position]]
+                suite = job.suite and job.suite.name
+                others = [each for each in after if (each.suite and each.suite.name) == suite]
+                jobs[position], *arms = self._arms(job, expansion.Controls(names=wanted, others=others))
+                names += [arm.name for arm in arms]
+                jobs += [replace(arm, index=len(jobs) + number) for number, arm in enumerate(arms)]
 
     def _add(self, problems: Iterable[Problem], *, job: str | None = None, below: str = "") -> None:
         for problem in problems:

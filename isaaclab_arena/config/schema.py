@@ -245,7 +245,7 @@ def _read_range(value: Any, *, key: str) -> tuple[Any, Any]:
 TIME_LIMITS = frozenset({"timeout_s", "episode_timeout_s"})
 """Keys of a job that only limit its time."""
 
-WITHOUT_RESULT = TIME_LIMITS | {"labels", "swept", "suite", "policy_server", "chooses_num_envs"}
+WITHOUT_RESULT = TIME_LIMITS | {"labels", "swept", "suite", "controls", "policy_server", "chooses_num_envs"}
 """Keys of a job that decide no result: the hash leaves them out, and a run goes on with others."""
 
 
@@ -327,6 +327,7 @@ class JobConfig:
     status: JobStatus = JobStatus.PENDING
     swept: Mapping[str, Any] = field(default_factory=dict)  # dotted keys with the values that a sweep gave this job
     suite: SuiteMember | None = None
+    controls: tuple[str, ...] = ()  # the controls that play this job's recording once it is there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,6 +411,7 @@ ARENA_JOB_KEYS = frozenset({"environment", "policy", "num_envs", "rollout_limit"
 
 JOB_KEYS = frozenset(
     {*_JobFields.model_fields, *ARENA_JOB_KEYS, "policy_args", "sweep", "suite", "checkpoints", "robustness"}
+    | {"controls"}
 )
 """Every key that a job of the file may have."""
 

@@ -146,7 +146,7 @@ def jobs_request(
         options.job_defaults(),
         overrides=overrides,
         suites=SUITES,
-        arms=partial(validation.robustness_arms, may_import=not options.no_import),
+        arms=partial(validation.arms_of, may_import=not options.no_import),
     )
     return run.request_for(
         read,

@@ -39,6 +39,7 @@ from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.specs import Observation
 from isaaclab_arena.logs import heard_by, plain_text
 from isaaclab_arena.paths import now
+from isaaclab_arena.policy.replay import MeanActionPolicy
 from isaaclab_arena.policy.zero_action_policy import RandomActionPolicy, ZeroActionPolicy
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedObservations, recorded_entries
 from isaaclab_arena.storage.atomic import storage_errors
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 # One job under way on a rank: build or reuse its environments and policies, run its episodes, report on it.
 
 _LOG = logging.getLogger(__name__)
+_DEAF = ZeroActionPolicy | RandomActionPolicy | MeanActionPolicy
 
 
 Writers: TypeAlias = "tuple[EpisodeRecorder | None, VideoRecorder | None]"
@@ -322,8 +324,8 @@ class _InstructionWatch(Observer):
             policy = policy.asked
         if self.is_settled or policy is None or not starts:
             return
-        # A policy that replays recorded actions, or draws them, follows no instruction.
-        self.is_settled = isinstance(policy, ZeroActionPolicy | RandomActionPolicy) or policy.num_episodes() is not None
+        # A policy whose actions are recorded or drawn follows no instruction.
+        self.is_settled = isinstance(policy, _DEAF) or policy.num_episodes() is not None
         self.is_settled |= any(isinstance(start, WatchedStart) and start.instruction_was_read for start in starts)
         if self.is_settled:
             return

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from isaaclab_arena.config.arena import in_own_options
-from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY, Robustness
+from isaaclab_arena.config.expansion.suites import (
+    AXIS_LABEL,
+    CONTROL_LABEL,
+    CONTROLS_KEY,
+    LEVEL_LABEL,
+    RECORDED_CONTROLS,
+    ROBUSTNESS_KEY,
+    Controls,
+    Robustness,
+)
 from isaaclab_arena.config.options import option_names, read_options
 from isaaclab_arena.config.schema import COMMON_ENVIRONMENT_KEYS, UNREADABLE, JobConfig, name_problem
 from isaaclab_arena.distributed.devices import (
@@ -20,8 +29,15 @@ from isaaclab_arena.distributed.devices import (
     resolve_policy_device,
 )
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, LANGUAGE, enabled_variations
-from isaaclab_arena.environments.variations.senses import offered_variations
+from isaaclab_arena.environments.variations.overrides import (
+    ALL_AXES,
+    AXES,
+    BENIGN,
+    CONTROLLED,
+    LANGUAGE,
+    enabled_variations,
+)
+from isaaclab_arena.environments.variations.senses import SensedEnvironment, offered_variations
 from isaaclab_arena.errors import (
     ConfigError,
     EnvironmentBuildError,
@@ -577,8 +593,14 @@ def recorded_environment_job(
     return job
 
 
-# Expand a job of a robustness run into its arms: the benign one, and one per level of each axis, all over the same
-# episodes.
+# Expand a job into its arms, all over the same episodes: of robustness the benign one, and one per level of each axis;
+# of controls the job itself, and one per control.
+
+
+def arms_of(job: JobConfig, asked: Robustness | Controls, *, may_import: bool = True) -> tuple[JobConfig, ...]:
+    """Return the arms that a job asks for, the unchanged one first. `ConfigError` if it cannot have one of them."""
+    make: Any = robustness_arms if isinstance(asked, Robustness) else control_arms
+    return make(job, asked, may_import=may_import)
 
 
 def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = True) -> tuple[JobConfig, ...]:
@@ -657,3 +679,91 @@ def _possible_axes(
             problems.append(Problem(message, key=f"{ROBUSTNESS_KEY}.axes"))
     refuse(problems)
     return tuple(name for name in available if name in asked.axes)
+
+
+def control_arms(job: JobConfig, asked: Controls, *, may_import: bool = True) -> tuple[JobConfig, ...]:
+    """Return the job itself with a label, and one arm for each control that needs no recording of it."""
+    # Names: `<job>-<control>`. All have the labels `controls` (the job's name) and `control`. Arms of a suite's tasks
+    # are a suite of their own. `ConfigError` if a control is not possible in this job.
+    taken = [name for name in (CONTROLS_KEY, CONTROL_LABEL) if name in job.labels]
+    if taken:
+        raise ConfigError("is a label that controls set", key=f"labels.{taken[0]}")
+    [resolved] = resolve_jobs([job], may_import=may_import)
+    arms, problems = [], list[Problem]()
+    for control in asked.names:
+        name, labels = f"{job.name}-{control}", {**job.labels, CONTROLS_KEY: job.name, CONTROL_LABEL: control}
+        arm = replace(job, name=name, labels=labels)
+        if job.suite is not None:
+            arm = replace(arm, suite=replace(job.suite, name=f"{job.suite.name}-{control}"))
+        reason, words = _why_without(control, resolved), None
+        if control == "swapped_instruction" and reason is None:
+            own, words = _words(job, may_import=may_import), None
+            told = (other for each in asked.others if (other := _words(each, may_import=may_import)))
+            words = next((each for each in told if each.casefold() != (own or "").casefold()), None)
+            where = f"task of suite '{job.suite.suite}'" if job.suite else "job of the file"
+            reason = None if words else f"no other {where} says other words than '{own}'"
+        if reason is not None:
+            problems.append(Problem(f"'{control}': {reason}; leave it out", key=CONTROLS_KEY))
+        elif words is not None:
+            arms.append(replace(arm, language_instruction=words))
+        elif control in CONTROLLED:
+            key, value = CONTROLLED[control]
+            ends = dict.fromkeys((f"{key}.sampler_cfg.low", f"{key}.sampler_cfg.high"), value)
+            # The job's own words go with the task's.
+            own = None if control == "no_instruction" else job.language_instruction
+            own_variations = {**job.variations, f"{key}.enabled": True, **ends}
+            arms.append(replace(arm, variations=own_variations, language_instruction=own))
+    if (wrong := next(filter(None, (name_problem(arm.name) for arm in arms)), None)) is not None:
+        problems.append(Problem(f"with a control behind it, {wrong}", key="name"))
+    refuse(problems)
+    labels = {**job.labels, CONTROLS_KEY: job.name, CONTROL_LABEL: BENIGN}
+    recorded = tuple(name for name in asked.names if name in RECORDED_CONTROLS)
+    if recorded:
+        _LOG.info("job '%s': isaaclab-arena controls RUN plays %s afterwards", job.name, " and ".join(recorded))
+    return replace(job, labels=labels, controls=recorded), *arms
+
+
+def _why_without(control: str, job: Job) -> str | None:
+    """Return the reason why a job cannot have a control, None if it can."""
+    config, (key, value) = job.config, CONTROLLED.get(control, ("", 0.0))
+    varied = [each.key for each in job.variations]
+    if control in RECORDED_CONTROLS and config.num_episodes is None:
+        return "the job counts steps, and its recording is played by episodes (num_episodes)"
+    if control == "open_loop" and config.num_episodes == 1:
+        return "the job has one episode, and this plays the actions of another one"
+    if key and config.conditions is not None:
+        return "it changes the episodes, and 'conditions' says what they start from"
+    if control.endswith("_instruction"):
+        # Other words take the place of all that vary.
+        heard = next((each for each in varied if each == key or (not key and each.startswith("instruction."))), None)
+        if heard is not None:
+            return f"the job varies {heard} itself"
+        says = config.language_instruction or job.builder.task_name(job.environment_config)
+        return None if says else f"'{config.environment}' says no words, so this arm would equal the benign one"
+    if not key:
+        return None
+
+    # The controls of pictures.
+    if not config.enable_cameras:
+        return "it changes pictures only, and the job has no cameras (enable_cameras)"
+    if job.policy_traits.pictures == "none":
+        return f"policy '{config.policy_type}' never looks at pictures, so this arm would equal the benign one"
+    if key in varied:
+        return f"the job varies {key} itself"
+    setting = {f"{key}.enabled": True, f"{key}.sampler_cfg.low": value, f"{key}.sampler_cfg.high": value}
+    changed = enabled_variations(offered_variations(job.builder, job.environment_config), setting)
+    try:
+        if (sample := job.builder.sample(job.environment_config)) is not None:
+            with closing(sample):
+                SensedEnvironment(sample, changed, has_cameras=True)
+    except EnvironmentBuildError as error:
+        return str(error)
+    return None
+
+
+def _words(job: JobConfig, *, may_import: bool) -> str | None:
+    """Return the words of a job's task, None if they are not known before its environment is built."""
+    with suppress(ConfigError):
+        [resolved] = resolve_jobs([job], may_import=may_import)
+        return job.language_instruction or resolved.builder.task_name(resolved.environment_config)
+    return None

@@ -149,7 +149,7 @@ class ChunkPolicy(PolicyBase[OptionsT]):
     def __init__(self, config: OptionsT) -> None:
         super().__init__(config)
         # Each env slot has its own chunk, instruction and stream of seeds, which begin with its episode.
-        self._instructions: dict[int, str] = {}
+        self._instructions: dict[int, str | None] = {}  # None for an episode that states none
         self._generators: dict[int, np.random.Generator] = {}
         self._player: ChunkPlayer | None = None
         # Env slots up to which calls of the network are filled, None for `slots_per_call`.
@@ -166,7 +166,9 @@ class ChunkPolicy(PolicyBase[OptionsT]):
         """Store instructions and noise streams of the episodes that begin, and drop their env slots' old chunks."""
         self._player = self._player_for(env, all_active=False)
         for start in starts:
-            self._instructions[start.env_id] = start.language_instruction
+            # Words that a variation took away stay away.
+            said = start.language_instruction
+            self._instructions[start.env_id] = said if said or "instruction.words" in start.conditions else None
             self._generators[start.env_id] = start.episode.policy_generator()
         self._restart(torch.tensor([start.env_id for start in starts], dtype=torch.int64))
 
@@ -224,7 +226,8 @@ class ChunkPolicy(PolicyBase[OptionsT]):
 
     def _words_for(self, env: Environment, env_id: int) -> str:
         """Return the instruction of the episode in an env slot."""
-        return self._instructions.get(env_id) or self.task_description or env.task_description
+        said = self._instructions.get(env_id)
+        return self.task_description or env.task_description if said is None else said
 
     def _draw_seed(self, env_id: int, entropy: int = 0) -> int:
         """Draw the seed of an env slot's next query from its episode's stream."""

@@ -40,6 +40,7 @@ POLICIES = Registry(
         "lerobot": "isaaclab_arena.policy.lerobot_policy:LeRobotPolicy",
         "libero_expert": "isaaclab_arena.policy.scripted:LiberoExpertPolicy",
         "metaworld_expert": "isaaclab_arena.policy.scripted:MetaWorldExpertPolicy",
+        "mean_action": "isaaclab_arena.policy.replay:MeanActionPolicy",
         "openpi_remote": "isaaclab_arena.remote.openpi:OpenpiRemotePolicy",
         "robosuite_expert": "isaaclab_arena.policy.scripted:RobosuiteExpertPolicy",
         "replay": "isaaclab_arena.policy.replay:ReplayPolicy",

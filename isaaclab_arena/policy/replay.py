@@ -252,6 +252,47 @@ class ReplayPolicy(RecordedSet[ReplayPolicyCfg]):
         return f"'{self.config.replay_file_path}' holds {lacking}; it holds {demos_in_words(self._files)}"
 
 
+@dataclass(frozen=True)
+class MeanActionPolicyCfg(PolicyCfg):
+    """Options of `MeanActionPolicy`.
+
+    Attributes:
+        replay_file_path: The recordings, as for `ReplayPolicyCfg`.
+    """
+
+    replay_file_path: str
+
+
+class MeanActionPolicy(PolicyBase[MeanActionPolicyCfg]):
+    """Returns the mean action of a recording, over all steps of all its episodes, in every step."""
+
+    name: ClassVar[str] = "mean_action"
+    traits = PolicyTraits(reproducible=True, batch_invariant=True, pictures="none")
+
+    def __init__(self, config: MeanActionPolicyCfg) -> None:
+        super().__init__(config)
+        files = index_episodes(find_recordings(config.replay_file_path, key=_KEY), key=_KEY)
+        self._mean = np.concatenate([read_actions(file, index) for index, file in files.items()]).mean(axis=0)
+
+    @classmethod
+    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
+        """Return the recordings that are read; see `PolicyBase.content_sources`."""
+        return ReplayPolicy.content_sources(options)
+
+    def check_environment(self, env: Environment) -> None:
+        """Refuse actions of another size, and choices, which have no mean; ConfigError."""
+        if env.action_spec.choices is not None:
+            raise ConfigError("the actions are choices, which have no mean", key=_KEY)
+        if self._mean.shape != env.action_spec.shape:
+            message = f"the recorded actions have shape {self._mean.shape}, the environment's {env.action_spec.shape}"
+            raise ConfigError(message, key=_KEY)
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the mean action of every env slot. Shape: (num_envs, action_dim)."""
+        del observation
+        return torch.as_tensor(self._mean, dtype=torch.float32, device=env.device).expand(env.num_envs, -1)
+
+
 def played_episodes(
     chosen: Literal["present"] | Sequence[int] | None, there: Iterable[int], *, source: str, name: Callable[[int], str]
 ) -> dict[int, int]:

@@ -23,7 +23,7 @@ from markupsafe import Markup
 from isaaclab_arena.analysis.arms import (
     read_run,
 )
-from isaaclab_arena.config.expansion.suites import ROBUSTNESS_KEY
+from isaaclab_arena.config.expansion.suites import CONTROLS_KEY, ROBUSTNESS_KEY
 from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.interfaces.episode import EVENTS
 from isaaclab_arena.logs import plain_text
@@ -183,6 +183,7 @@ class Page:
         default_factory=answer.JobsCompared
     )  # jobs of one task side by side; empty as well
     robustness: tuple[Mapping[str, Any], ...] = ()  # cost of changed episodes, by run; empty while a run is in progress
+    controls: tuple[Mapping[str, Any], ...] = ()  # rates without looking or listening, likewise
     error_texts: tuple[tuple[str, str, int], ...] = ()  # job, first line and number of errors
     reloads: bool = False  # a run is in progress, so the page reloads itself
     group_keys: tuple[str, ...] = ()  # keys with values that differ between jobs, for grouping
@@ -229,14 +230,19 @@ def page_of(
     # Compare jobs, unless the last run is in progress (`running`): comparisons read far more than the tables.
     compared = answer.JobsCompared()
     robustness: tuple[Mapping[str, Any], ...] = ()
+    controls: tuple[Mapping[str, Any], ...] = ()
     if not running and len(jobs) > 1:
         read_runs = [read_run(directory, merged=merged) for directory, merged in runs.items()]
         positions = {(job.run, job.row["name"]): number for number, job in enumerate(jobs)}
         compared = answer.compared_jobs(read_runs, positions, [merged.answers for merged in runs.values()])
-        changed = [run for run in read_runs if any(ROBUSTNESS_KEY in job.config.labels for job in run.plan.jobs)]
+        changed, controlled = (
+            [run for run in read_runs if any(key in job.config.labels for job in run.plan.jobs)]
+            for key in (ROBUSTNESS_KEY, CONTROLS_KEY)
+        )
         # Imported where it is used: it takes torch and Pillow, and most pages have no use for it.
         where = "isaaclab_arena.analysis.robustness:shown_robustness"
         robustness = tuple(imported(where)(run.arms.values()) for run in changed)
+        controls = tuple(map(imported("isaaclab_arena.analysis.controls:shown_controls"), controlled))
     # Films that have room, and the traces of their episodes.
     explaining = dict(enumerate(frozenset(at for reason in job.reasons for at in reason.filmed) for job in jobs))
     failed = dict(enumerate(job.failed for job in jobs))
@@ -284,6 +290,7 @@ def page_of(
         ),
         compared=compared,
         robustness=robustness,
+        controls=controls,
         error_texts=tuple(errors),
         reloads=running,
         group_keys=tuple(key for key in keys if len({job.keys.get(key) for job in jobs}) > 1),

@@ -359,15 +359,7 @@ def paired_difference_interval(
     )
     if first is None or second is None:
         return None
-    phi = 0.0
-    margins = first_successes * (total - first_successes) * second_successes * (total - second_successes)
-    if margins != 0:
-        numerator = counts.both * counts.neither - counts.only_first * counts.only_second
-        # The correction reduces a positive correlation by half an effective pair.
-        if numerator > 0:
-            numerator = max(0.0, numerator - total * design_effect / 2.0)
-        phi = numerator / math.sqrt(margins)
-
+    phi = _correlation(counts, design_effect)
     first_rate, second_rate = first_successes / total, second_successes / total
     below, above = (
         math.sqrt(max(0.0, one * one - 2.0 * phi * one * other + other * other))
@@ -377,6 +369,70 @@ def paired_difference_interval(
         )
     )
     return Interval(low=first_rate - second_rate - below, high=first_rate - second_rate + above)
+
+
+def _correlation(counts: PairCounts, design_effect: float) -> float:
+    """Return the correlation of the outcomes of pairs, corrected for continuity; 0 without any spread."""
+    total, (first, second) = counts.total, counts.successes
+    margins = first * (total - first) * second * (total - second)
+    if margins == 0:
+        return 0.0
+    numerator = counts.both * counts.neither - counts.only_first * counts.only_second
+    # The correction reduces a positive correlation by half an effective pair.
+    if numerator > 0:
+        numerator = max(0.0, numerator - total * design_effect / 2.0)
+    return numerator / math.sqrt(margins)
+
+
+def paired_share(tasks: Sequence[PairCounts], *, design_effect: float = 1.0) -> tuple[float, Interval] | None:
+    """Return the second mean rate of tasks as a share of the first, with its 95 % interval; None if the first is 0.
+
+    The share of the means p2 / p1 is inside the interval for every s at which the paired interval of p2 - s * p1
+    contains 0. That interval is made of the intervals [l1, u1] and [l2, u2] of both means and their correlation r, as
+    Newcombe's method 10 does for a difference: its lower end is
+    ``p2 - s*p1 - sqrt((p2 - l2)**2 - 2*r*s*(p2 - l2)*(u1 - p1) + s**2*(u1 - p1)**2)``, and the upper end mirrors it. So
+    the share differs from 1 if and only if the difference differs from 0. Donner & Zou 2012, Statistical Methods in
+    Medical Research 21, 347 (MOVER); for pairs: Fagerland, Lydersen & Laake 2017, Statistical Analysis of Contingency
+    Tables, chapter 8.
+
+    Args:
+        tasks: Outcomes of the pairs of each task; every task has the same weight.
+        design_effect: The number of pairs that carry as much information as one with its own conditions.
+    """
+    if not tasks or not all(counts.total for counts in tasks):
+        return None
+    of_tasks = np.array([counts.successes for counts in tasks]) / np.array([[counts.total] for counts in tasks])
+    first, second = of_tasks.mean(axis=0).tolist()
+    first_interval, second_interval = (
+        mean_rate_interval([(counts.successes[side], counts.total) for counts in tasks], design_effect=design_effect)
+        for side in (0, 1)
+    )
+    if first == 0.0 or first_interval is None or second_interval is None:
+        return None
+    # The correlation of the means: tasks are independent.
+    errors = np.sqrt(of_tasks * (1.0 - of_tasks) / np.array([[counts.total] for counts in tasks]))
+    phis = np.array([_correlation(counts, design_effect) for counts in tasks])
+    spread = float(np.sqrt((errors**2).sum(axis=0).prod()))
+    phi = float((phis * errors.prod(axis=1)).sum()) / spread if spread else 0.0
+
+    def distance(share: float, side: int) -> float:
+        """Return how far an end of the interval of p2 - s * p1 is above 0; ``side`` is -1 or 1."""
+        own, other = second_interval.high - second, first - first_interval.low
+        if side < 0:
+            own, other = second - second_interval.low, first_interval.high - first
+        width = math.sqrt(max(0.0, own**2 - 2.0 * phi * share * own * other + (share * other) ** 2))
+        return second - share * first + side * width
+
+    # Each end by bisection; the upper end of the difference falls, because that of the first mean is above 0.
+    found, most = second / first, max(1.0, second / first)
+    while distance(most, 1) > 0.0:
+        most *= 2.0
+    spans = {-1: [0.0, found], 1: [found, most]}
+    for side, span in spans.items():
+        for _ in range(60):
+            middle = sum(span) / 2.0
+            span[int(distance(middle, side) <= 0.0)] = middle
+    return found, Interval(low=spans[-1][0], high=spans[1][0])
 
 
 # Several comparisons at once, and means over episodes and tasks with bootstrap intervals. Pure functions.

@@ -232,17 +232,16 @@ class ClosedloopPolicy(ChunkPolicy[ArgsT], Generic[ArgsT]):
             asked = places + places[:1] * num_missing
             slots = [env_ids[place] for place in asked]
             part_seeds = [seeds[place] for place in places] + [0] * num_missing
-            words = [
-                self._instructions.get(slot) or self.task_description or self.policy_config.language_instruction
-                for slot in slots
-            ]
-            unsaid = [slot for slot, text in zip(slots, words, strict=True) if not text]
+            default = self.task_description or self.policy_config.language_instruction or None
+            said = [self._instructions.get(slot) for slot in slots]
+            words = [default if text is None else text for text in said]
+            unsaid = [slot for slot, text in zip(slots, words, strict=True) if text is None]
             if unsaid:
                 raise PolicyError(
                     f"env slot {unsaid[0]} has no instruction; give language_instruction in the job or in "
                     f"{self.args.policy_config_yaml_path}"
                 )
-            shown = inputs.of(observation, slots, words, as_tensors=self._takes_tensors)
+            shown = inputs.of(observation, slots, [text or "" for text in words], as_tensors=self._takes_tensors)
             if going_on is None:
                 answer = self.query(shown, part_seeds)
             else:

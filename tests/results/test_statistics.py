@@ -17,11 +17,13 @@ from isaaclab_arena.results.statistics import (
     mean_of_tasks,
     mean_rate_interval,
     means_of_draws,
+    paired_difference_interval,
+    paired_share,
     standard_deviation,
     together,
     wilson_interval,
 )
-from isaaclab_arena.results.stopping import condition_key
+from isaaclab_arena.results.stopping import PairCounts, condition_key
 from tests.results.evidence import there
 
 # successes, trials, Clopper-Pearson, Wilson, as Newcombe (1998) prints them.
@@ -185,3 +187,57 @@ def test_values_of_conditions_have_the_mean_of_all_values():
     assert influences(values, draws).mean() == pytest.approx(values.mean())
     assert influences(values, np.arange(4)) is values
     assert (len(together([])), together([]).rate, together([]).wilson()) == (0, None, None)
+
+
+# The share of a success rate that a control reaches.
+
+
+def pairs_of(both: int, only_first: int, only_second: int, neither: int) -> PairCounts:
+    return PairCounts(both=both, only_first=only_first, only_second=only_second, neither=neither)
+
+
+def test_the_interval_of_a_share_has_the_value_of_the_closed_form():
+    counts = pairs_of(20, 12, 3, 5)
+    share, interval = there(paired_share([counts]))
+    assert share == pytest.approx(23 / 32)
+    # Donner & Zou's formula, with the correlation of Newcombe's method 10.
+    first, second = 32 / 40, 23 / 40
+    one, two = there(wilson_interval(32, 40)), there(wilson_interval(23, 40))
+    phi = (20 * 5 - 12 * 3 - 20) / np.sqrt(32 * 8 * 23 * 17)
+    found = []
+    for end, other, sign in ((two.low, one.high, -1), (two.high, one.low, 1)):
+        middle = first * second - phi * abs(second - end) * abs(first - other)
+        product = end * (2 * second - end) * other * (2 * first - other)
+        found.append((middle + sign * np.sqrt(middle**2 - product)) / (other * (2 * first - other)))
+    assert ends(interval) == pytest.approx(tuple(found))
+
+
+@pytest.mark.parametrize(
+    "counts", [(0, 12, 0, 8), (20, 0, 0, 0), (3, 9, 1, 7), (3, 8, 2, 7), (0, 0, 9, 1), (1, 0, 9, 9)]
+)
+def test_a_share_differs_from_all_exactly_where_the_difference_differs_from_nothing(counts):
+    difference, found = there(paired_difference_interval(pairs_of(*counts))), paired_share([pairs_of(*counts)])
+    if counts[0] + counts[1] == 0:
+        assert found is None
+        return
+    share, interval = there(found)
+    assert 0.0 <= interval.low <= share <= interval.high
+    assert (interval.low <= 1.0 <= interval.high) == (difference.low <= 0.0 <= difference.high)
+
+
+def test_the_share_of_a_suite_is_that_of_the_means_and_tasks_weigh_the_same():
+    share, interval = there(paired_share([pairs_of(10, 0, 0, 0), pairs_of(0, 20, 0, 0)]))
+    assert share == 0.5
+    assert interval.low > 0.3
+    assert interval.high < 0.7
+    assert paired_share([pairs_of(5, 5, 0, 0)] * 2) != paired_share([pairs_of(5, 5, 0, 0)])
+    assert paired_share([]) is paired_share([pairs_of(1, 0, 0, 0), pairs_of(0, 0, 0, 0)]) is None
+
+
+@pytest.mark.parametrize("chances", [(0.1, 0.6, 0.05, 0.25), (0.6, 0.3, 0.05, 0.05), (0.02, 0.88, 0.0, 0.1)])
+def test_the_interval_of_a_share_holds_it_in_95_of_100_samples(chances):
+    true, held = (chances[0] + chances[2]) / (chances[0] + chances[1]), []
+    for drawn in np.random.default_rng(0).multinomial(50, chances, 800).tolist():
+        _, interval = there(paired_share([pairs_of(*drawn)]))
+        held.append(interval.low <= true <= interval.high)
+    assert 0.93 <= np.mean(held) <= 0.99

@@ -1,4 +1,4 @@
-"""One job of a file as many: one per task of a suite, swept value, checkpoint, or level of a robustness run."""
+"""One job of a file as many: one per task of a suite, swept value, checkpoint, level of robustness, or control."""
 
 import itertools
 import logging
@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from isaaclab_arena.checkpoints import Checkpoint, best_of_training, find_checkpoints, look_at
 from isaaclab_arena.config.options import StrictModel, error_message, shown
 from isaaclab_arena.config.schema import JobConfig, SuiteMember, name_problem
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_names, problems_at
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_names, problems_at, refuse
 from isaaclab_arena.nested import set_at, value_at
 from isaaclab_arena.registry import Registry
 
@@ -313,7 +313,35 @@ class Robustness:
     levels: tuple[int, ...] = (1, 2, 3, 4, 5)  # levels of each axis, ascending
 
 
-ArmsOf: TypeAlias = Callable[[JobConfig, Robustness], Sequence[JobConfig]]
+# One job per control: a policy that cannot look or listen.
+
+CONTROLS_KEY, CONTROL_LABEL = "controls", "control"
+"""Labels of the jobs: the name of the job that they come from, and the control."""
+RECORDED_CONTROLS = ("open_loop", "mean_action")
+"""Controls that play the recording of the job itself, and so run after it."""
+CONTROLS = ("blind", "no_instruction", "swapped_instruction", "shuffled_cameras", *RECORDED_CONTROLS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Controls:
+    """The control jobs that a job requests."""
+
+    names: tuple[str, ...]  # in the order of `CONTROLS`
+    others: Sequence[JobConfig] = ()  # jobs with words for `swapped_instruction`, the preferred one first
+
+
+def read_controls(value: Any) -> tuple[str, ...]:
+    """Read ``[blind, no_instruction]``; ConfigError lists every problem."""
+    asked = [value] if isinstance(value, str) else value
+    if not isinstance(asked, list) or not asked:
+        raise ConfigError(f"must be a list of {', '.join(CONTROLS)}, got {value!r}", key=CONTROLS_KEY)
+    unknown = [each for each in asked if each not in CONTROLS]
+    messages = [f"there is no control {each!r}{did_you_mean(str(each), CONTROLS)}" for each in unknown]
+    refuse([Problem(message, key=CONTROLS_KEY) for message in messages])
+    return tuple(name for name in CONTROLS if name in asked)
+
+
+ArmsOf: TypeAlias = Callable[[JobConfig, Robustness | Controls], Sequence[JobConfig]]
 """Makes the jobs of a job that asks for them; raises `ConfigError` with the key within the job."""
 
 
@@ -322,10 +350,11 @@ class _Fields(StrictModel):
     levels: _Level | Annotated[list[_Level], Field(min_length=1)] = 5
 
 
-def no_arms(job: JobConfig, asked: Robustness) -> Sequence[JobConfig]:
-    """Refuse a job with robustness: only some programs take those."""
-    del job, asked
-    raise ConfigError("is for runs of a job file: isaaclab-arena run or isaaclab-arena robustness", key=ROBUSTNESS_KEY)
+def no_arms(job: JobConfig, asked: Robustness | Controls) -> Sequence[JobConfig]:
+    """Refuse a job with arms: only some programs take those."""
+    del job
+    key = ROBUSTNESS_KEY if isinstance(asked, Robustness) else CONTROLS_KEY
+    raise ConfigError(f"is for runs of a job file: isaaclab-arena run or isaaclab-arena {key}", key=key)
 
 
 def read_robustness(value: Any) -> Robustness:

@@ -365,4 +365,11 @@ AXES: Mapping[str, Axis] = {
 }  # fmt: skip
 """The axes by name, in the order of tables."""
 
+CONTROLLED: Mapping[str, tuple[str, float]] = {
+    "blind": ("picture.brightness", 0.0),
+    "no_instruction": ("instruction.words", 0.0),
+    "shuffled_cameras": ("picture.exchanged", 1.0),
+}
+"""The controls that are a variation, each with its key and its value in every episode."""
+
 _NOT_OBJECTS = {"world", *(axis.asset for axis in AXES.values())} - {_OBJECT}

@@ -105,13 +105,14 @@ def _quantised(plane: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
 _GAMMA = 2.2
 
 
-def tone_table(stops: float, contrast: float) -> np.ndarray:
-    """Return the brightness of each of 256 values under 2**stops times the light, spread by a contrast; uint8."""
+def tone_table(stops: float, contrast: float, brightness: float) -> np.ndarray:
+    """Return each of 256 values under 2**stops times the light, spread by a contrast, times a brightness; uint8."""
     values = np.arange(256, dtype=np.float64)
     if stops != 0.0:
         light = (values / 255.0) ** _GAMMA * 2.0**stops
         values = np.rint(255.0 * np.minimum(light, 1.0) ** (1.0 / _GAMMA))
-    return np.rint(np.clip(127.5 + contrast * (values - 127.5), 0.0, 255.0)).astype(np.uint8)
+    spread = np.rint(np.clip(127.5 + contrast * (values - 127.5), 0.0, 255.0))
+    return np.rint(np.minimum(brightness * spread, 255.0)).astype(np.uint8)
 
 
 def blurred_pictures(pictures: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

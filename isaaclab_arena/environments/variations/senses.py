@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -32,7 +32,6 @@ from isaaclab_arena.interfaces.environment_builder import (
 )
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number, point
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, Pictures, picture_layout
-from isaaclab_arena.nested import leaves
 
 _LOG = logging.getLogger(__name__)
 
@@ -81,6 +80,10 @@ def sense_variations() -> Iterator[Variation]:
     yield vary("picture", "exposure", "stops", words, (-1.0, 1.0), (-6.0, 6.0), 0.0)
     words = "contrast: 1 changes nothing, 0 leaves grey"
     yield vary("picture", "contrast", "", words, (0.5, 1.5), (0.0, 10.0), 1.0)
+    words = "factor on each colour: 1 changes nothing, 0 is black"
+    yield vary("picture", "brightness", "", words, (0.5, 1.0), (0.0, 10.0), 1.0)
+    words = "places by which the cameras of an env slot pass their pictures on, in the order of their names"
+    yield vary("picture", "exchanged", "cameras", words, (0, 1), (0, 100), 0, integer=True)
     words = "how far pictures move right and down, as shares of their size"
     yield vary("picture", "offset", "", words, ((-0.05, -0.05), (0.05, 0.05)), (-1.0, 1.0), (0.0, 0.0))
     words = "how far pictures turn clockwise about their middle"
@@ -291,12 +294,15 @@ _UNDISTURBED = {
     "picture.blur": 0.0,
     "picture.exposure": 0.0,
     "picture.contrast": 1.0,
+    "picture.brightness": 1.0,
+    "picture.exchanged": 0.0,
     "picture.tilt": 0.0,
     "picture.occlusion": 0.0,
     "picture.dropped": 0.0,
     "picture.jpeg_quality": NO_COMPRESSION,
 }
 """Conditions that disturb an episode's observations, each to its value without an effect."""
+_TONES = ("picture.exposure", "picture.contrast", "picture.brightness")
 
 
 class Disturbances:
@@ -308,7 +314,7 @@ class Disturbances:
         self._seeds = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._strengths = {
             name: torch.zeros(num_envs, device=device)
-            for name in ("observation.noise", "picture.noise", "picture.blur", "picture.dropped")
+            for name in ("observation.noise", "picture.noise", "picture.blur", "picture.dropped", "picture.exchanged")
         }
         self._tables = torch.arange(256, dtype=torch.uint8, device=device).repeat(num_envs, 1)
         self._weights = torch.zeros(num_envs, 2 * self._radius + 1, device=device)
@@ -340,7 +346,7 @@ class Disturbances:
         ]
         own = [torch.tensor(values, dtype=to.dtype) for to, values in zip(kept, wanted, strict=True)]
         kept += [self._tables, self._weights, self._quantisation]
-        tones = zip(asked["picture.exposure"], asked["picture.contrast"], strict=True)
+        tones = zip(*(asked[name] for name in _TONES), strict=True)
         own.append(torch.from_numpy(np.stack([tone_table(*tone) for tone in tones])))
         # The weights of each Gaussian blur sum to 1.
         away, blurs = np.arange(-self._radius, self._radius + 1), []
@@ -384,10 +390,24 @@ class Disturbances:
                 noisy[name] = torch.where(is_changed, now + each.reshape(now.shape).to(now), now)
             seen["policy"] = noisy
         if CAMERAS in seen and any(self._are_on[each] for each in _UNDISTURBED if each != "observation.noise"):
-            seen[CAMERAS] = {
-                name: self._picture(number, shown) for number, (name, shown) in enumerate(seen[CAMERAS].items())
-            }
+            cameras = seen[CAMERAS]
+            if self._are_on["picture.exchanged"]:
+                cameras = self._exchanged(cameras)
+            seen[CAMERAS] = {name: self._picture(number, shown) for number, (name, shown) in enumerate(cameras.items())}
         return seen
+
+    def _exchanged(self, cameras: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the cameras, of one size, each with the pictures of the one so many places after it."""
+        names = sorted(cameras)
+        first, in_order = cameras[names[0]], [cameras[name] for name in names]
+        slots = torch.tensor(first.env_ids, dtype=torch.int64) if isinstance(first, Pictures) else slice(None)
+        stack = torch.stack([each.frames if isinstance(each, Pictures) else each for each in in_order])
+        places, rows = self._strengths["picture.exchanged"][slots].long(), torch.arange(stack.shape[1])
+        shown = {}
+        for place, name in enumerate(names):
+            frames = stack[(place + places) % len(names), rows.to(stack.device)]
+            shown[name] = replace(first, frames=frames, camera=name) if isinstance(first, Pictures) else frames
+        return {name: shown[name] for name in cameras}
 
     def _picture(self, number: int, shown: torch.Tensor | Pictures) -> torch.Tensor | Pictures:
         """Return a camera's disturbed pictures, also if only some env slots have one; depths stay as they are."""
@@ -405,7 +425,7 @@ class Disturbances:
             # One more pixel is the grey one that covers the others.
             pixels = functional.pad(pictures.flatten(1, 2), (0, 0, 0, 1), value=127)
             pictures = torch.gather(pixels, 1, views).reshape(pictures.shape)
-        if self._are_on["picture.exposure"] or self._are_on["picture.contrast"]:
+        if any(self._are_on[name] for name in _TONES):
             pictures = torch.gather(self._tables[slots], 1, pictures.flatten(1).long()).reshape(pictures.shape)
         if self._are_on["picture.blur"]:
             blurred = blurred_pictures(pictures, self._weights[slots])
@@ -482,6 +502,36 @@ def _shifted(numbers: torch.Tensor, places: int) -> torch.Tensor:
 # All of these around an environment.
 
 
+def _check(real: Environment, variations: Sequence[Variation], *, has_cameras: bool) -> None:
+    """Refuse variations that an environment cannot have; EnvironmentBuildError names the first."""
+    # ``has_cameras``: the job asks for pictures, so variations of pictures must not be without effect.
+    keys = [each.key for each in variations]
+    cameras = cast("Mapping[str, ArraySpec]", real.observation_spec.get(CAMERAS, {}))
+    # What takes away the sense of pictures must reach all of them, or a control would see.
+    spans = {each.key: each.sampler.span for each in variations}
+    whole = {key for key in keys if key == "picture.exchanged" or (key, spans[key][1]) == ("picture.brightness", (0,))}
+    for key in keys:
+        if key.startswith("picture.") and not cameras:
+            if has_cameras or key in whole:
+                raise EnvironmentBuildError(f"variation '{key}' changes pictures, and the environment shows none")
+            _LOG.warning("variation '%s' has no effect: the environment shows no pictures", key)
+        for camera, spec in cameras.items() if key.startswith("picture.") else ():
+            # Depths and other numbers stay as they are; pictures in bytes must not stay so unsaid.
+            if spec.dtype == torch.uint8 or key in whole:
+                try:
+                    picture_layout(spec.shape, spec.dtype)
+                except ValueError as error:
+                    raise EnvironmentBuildError(f"variation '{key}': camera '{camera}' {error}") from None
+        if key == "picture.exchanged" and (len(cameras) < 2 or len({each.shape for each in cameras.values()}) > 1):
+            told = ", ".join(f"{name} {tuple(each.shape)}" for name, each in cameras.items())
+            raise EnvironmentBuildError(f"variation '{key}' needs several cameras of one size; there are {told}")
+        if key in ("action.noise", "action.jolt") and real.action_spec.choices is not None:
+            raise EnvironmentBuildError(f"variation '{key}' needs numbers, and the actions here are choices")
+        if key == "action.idle" and not isinstance(real.hold_action, tuple):
+            message = "needs an action that keeps the robot still, and the environment declares none as numbers"
+            raise EnvironmentBuildError(f"variation '{key}' {message} (Environment.hold_action)")
+
+
 class SensedEnvironment(EnvironmentWrapper, Background):
     """Any environment, whose policy acts and sees through the variations between them."""
 
@@ -490,27 +540,13 @@ class SensedEnvironment(EnvironmentWrapper, Background):
     restore_snapshot: Any = None
 
     def __init__(self, real: Environment, variations: Sequence[Variation], *, has_cameras: bool) -> None:
-        # ``has_cameras``: the job asks for pictures, so variations of pictures must not be without effect.
         super().__init__(real)
+        _check(real, variations, has_cameras=has_cameras)
         keys = [each.key for each in variations]
-        for key in keys:
-            if key.startswith("picture.") and CAMERAS not in real.observation_spec:
-                if has_cameras:
-                    raise EnvironmentBuildError(f"variation '{key}' changes pictures, and the environment shows none")
-                _LOG.warning("variation '%s' has no effect: the environment shows no pictures", key)
-            for camera, spec in leaves(real.observation_spec.get(CAMERAS, {})) if key.startswith("picture.") else ():
-                # Depths and other numbers stay as they are; pictures in bytes must not stay so unsaid.
-                if spec.dtype == torch.uint8:
-                    try:
-                        picture_layout(spec.shape, spec.dtype)
-                    except ValueError as error:
-                        message = f"variation '{key}': camera '{'.'.join(camera)}' {error}"
-                        raise EnvironmentBuildError(message) from None
-            if key in ("action.noise", "action.jolt") and real.action_spec.choices is not None:
-                raise EnvironmentBuildError(f"variation '{key}' needs numbers, and the actions here are choices")
-            if key == "action.idle" and not isinstance(real.hold_action, tuple):
-                message = "needs an action that keeps the robot still, and the environment declares none as numbers"
-                raise EnvironmentBuildError(f"variation '{key}' {message} (Environment.hold_action)")
+        spans = {each.key: each.sampler.span for each in variations}
+        if "instruction.words" in spans and not any(spans["instruction.words"][1]):
+            # A policy may take its words from here alone.
+            self.task_description = ""
         self._variations, self._work = tuple(variations), background_of(real)
         self._noise = ActionNoise(real.action_spec, real.num_envs, device=real.device)
         self._is_moved = any(key in ("action.idle", "action.jolt") for key in keys)
@@ -535,6 +571,10 @@ class SensedEnvironment(EnvironmentWrapper, Background):
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
         """Announce the env slots that are read next."""
         self.real.draw_pictures_of(None if self._draws_all else env_ids)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.real.close()
 
     def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
         """Add the episode's variations to those of the environment."""

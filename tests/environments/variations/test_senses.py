@@ -28,6 +28,7 @@ from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, picture_layout, 
 from tests.environments.building import CPU, episode
 from tests.environments.gym.gym_running import IN_WORKERS
 from tests.environments.variations.varying import fixed
+from tests.evaluation.looking import LAMP
 from tests.fakes import CoinConfig, CoinEnvironment
 
 SEEN = "gym:tests.environments.gym.gym_pictures:Fake/Seen-v0"
@@ -62,7 +63,7 @@ def played(env: Environment, *indices: int) -> list[list[tuple[bytes, bytes]]]:
 def everything() -> dict[str, Any]:
     builder = ENVIRONMENTS.get(SEEN)
     offered = offered_variations(builder, builder.config_class())
-    return {f"{each.key}.enabled": True for each in offered if each.key != "action.idle"}
+    return {f"{each.key}.enabled": True for each in offered if each.key not in ("action.idle", "picture.exchanged")}
 
 
 def test_an_episode_is_disturbed_alike_in_any_env_slot_and_in_workers(everything):
@@ -88,7 +89,13 @@ def test_what_changes_nothing_gives_the_same_bits():
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("picture.contrast", 0.5), ("picture.offset", [0.2, 0.0]), ("picture.tilt", 0.5), ("picture.occlusion", 0.3)],
+    [
+        ("picture.contrast", 0.5),
+        ("picture.brightness", 0.5),
+        ("picture.offset", [0.2, 0.0]),
+        ("picture.tilt", 0.5),
+        ("picture.occlusion", 0.3),
+    ],
 )
 def test_pictures_change_and_numbers_do_not(key, value):
     changed, plain = played(build(SEEN, fixed(key, value)), 1)[0], played(build(SEEN), 1)[0]
@@ -163,10 +170,12 @@ def test_a_view_moves_right_and_down_turns_clockwise_and_is_covered():
     assert (shown(occlusion=1.0) == 24).all()
 
 
-def test_contrast_spreads_colours_around_grey():
-    assert tone_table(0.0, 1.0).tolist() == list(range(256))
-    assert set(tone_table(0.0, 0.0).tolist()) == {128}
-    assert tone_table(0.0, 2.0)[[0, 100, 200]].tolist() == [0, 72, 255]
+def test_contrast_spreads_colours_around_grey_and_no_brightness_is_black():
+    assert tone_table(0.0, 1.0, 1.0).tolist() == list(range(256))
+    assert set(tone_table(0.0, 0.0, 1.0).tolist()) == {128}
+    assert tone_table(0.0, 2.0, 1.0)[[0, 100, 200]].tolist() == [0, 72, 255]
+    assert tone_table(0.0, 1.0, 0.5)[[0, 100, 200]].tolist() == [0, 50, 100]
+    assert set(tone_table(1.0, 2.0, 0.0).tolist()) == {0}
 
 
 def test_robustness_of_an_environment_made_elsewhere_has_the_axes_around_it():
@@ -178,6 +187,31 @@ def test_robustness_of_an_environment_made_elsewhere_has_the_axes_around_it():
     assert not {"object_mass", "light", "language"} & {*axes}
 
 
+def test_cameras_of_an_env_slot_exchange_their_pictures():
+    env = build(LAMP, fixed("picture.exchanged", 0, 1), num_envs=2)
+    own = episode(1)
+    drawn = {**env.vary_conditions(env.draw_conditions(own.conditions_generator()), own)}
+    seen = env.reset(torch.arange(2), [{**drawn, "picture.exchanged": each} for each in (0, 1)])[CAMERAS]
+    front, side = (pictures_of(seen[name]) for name in ("front", "side"))
+    assert (front[0] >= 120).all()
+    assert torch.equal(front[0], side[1])
+    assert torch.equal(side[0], front[1])
+    env.close()
+
+
+def test_an_environment_is_closed_with_the_senses_around_it():
+    closed: list[str] = []
+    wrapper: Any = build(CHOICES, fixed("observation.delay", 1))
+    wrapper.real.close = lambda: closed.append("environment")
+    wrapper.close()
+    assert closed == ["environment"]
+
+
+def test_a_policy_that_hears_no_words_gets_none_by_any_way():
+    env = build("reach", fixed("instruction.words", 0.0))
+    assert (env.task_description, env.instruction({"instruction.words": 0.0, "instruction.words_seed": 1})) == ("", "")
+
+
 @pytest.mark.parametrize("shape", [(5, 6, 3), (3, 5, 6), (5, 6), (5, 6, 1), (1, 5, 6), (5, 6, 4)])
 def test_pictures_of_any_layout_keep_it(shape):
     layout, pictures = picture_layout(shape, torch.uint8), torch.arange(2 * math.prod(shape)).reshape(2, *shape).byte()
@@ -187,6 +221,9 @@ def test_pictures_of_any_layout_keep_it(shape):
 REFUSED = {
     "choices": (CHOICES, fixed("action.noise", 0.1), {}, "action.noise"),
     "no stillness": ("reach", fixed("action.idle", 3), {}, "action.idle"),
+    "nothing to blacken": (CHOICES, fixed("picture.brightness", 0.0), {}, "picture.brightness"),
+    "one camera": (SEEN, fixed("picture.exchanged", 1), {}, "several cameras of one size; there are front"),
+    "two sizes": (LAMP, fixed("picture.exchanged", 1), {"make_kwargs": {"wide": True}}, "side .4, 6, 3."),
     "no pictures": (CHOICES, fixed("picture.blur", 1.0), {"enable_cameras": True}, "picture.blur"),
 }
 
