@@ -367,7 +367,9 @@ class _Resolver:
         wanted = job.variations if chosen is None else chosen.variations
         if wanted or chosen is not None:
             key = [job.environment, job.environment_args, wanted if builder.variations_take_time else None]
-            offered = self._once("catalogue", key, lambda _: offered_variations(builder, environment_config, wanted), job)
+            offered = self._once(
+                "catalogue", key, lambda _: offered_variations(builder, environment_config, wanted), job
+            )
         try:
             enabled = enabled_variations(offered, wanted) if wanted else ()
         except ConfigError as error:

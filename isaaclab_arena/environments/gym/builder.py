@@ -22,7 +22,15 @@ from isaaclab_arena.environments.gym.env_slots import ANSWERS, EnvSlots, SlotRes
 from isaaclab_arena.environments.gym.environment import INDEX_CONDITION, GymConfig, GymEnvironment
 from isaaclab_arena.environments.gym.model_variations import PICTURES_ONLY, model_variations
 from isaaclab_arena.environments.gym.worker.answers import source_of
-from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem, did_you_mean, first_line, refuse
+from isaaclab_arena.errors import (
+    ArenaError,
+    ConfigError,
+    EnvironmentBuildError,
+    Problem,
+    did_you_mean,
+    first_line,
+    refuse,
+)
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions
 
@@ -192,17 +200,16 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
 
             # The environment has to repeat its episodes with these options.
             reset = environment.slot_reset(self._seeding_trial(config))
-            if config.seeded and not _same(*(_shown(slots, reset, num_steps=0) for _ in range(2))):
+            shown = _shown(slots, reset, num_steps=0) if config.seeded else []
+            if config.seeded and not _same(shown, _shown(slots, reset, num_steps=0)):
                 raise EnvironmentBuildError(
                     f"'{self.name}' starts differently from the same seed, so its episodes cannot be repeated; "
                     "set seeded to false to run it all the same"
                 )
-            # A changed model is shown by the environment's own observation of a state, which has to be that of its reset.
-            if variations and not _same(*(_shown(slots, each, num_steps=0) for each in (reset, {**reset, "changes": {}}))):
-                raise EnvironmentBuildError(
-                    f"'{self.name}' observes its start otherwise than in its reset, so '{variations[0].key}' and other "
-                    "variations of its model cannot be shown; leave them out"
-                )
+            # A changed model is shown by the environment's own observation of a state. That has to be its reset's.
+            if variations and config.seeded and not _same(shown, _shown(slots, {**reset, "changes": {}}, num_steps=0)):
+                message = "observes its start otherwise than in its reset, so no change of its model can be shown"
+                raise EnvironmentBuildError(f"'{self.name}' {message}; leave out '{variations[0].key}'")
             unseen = [each.key for each in variations if each.name in PICTURES_ONLY and not environment.filmable]
             if unseen:
                 raise EnvironmentBuildError(f"variation '{unseen[0]}' changes pictures, and '{self.name}' shows none")

@@ -238,8 +238,7 @@ class GymEnvironment(Environment, Background):
         """Begin to start episodes in the env slots ``env_ids`` (n,)."""
         slots = env_ids.tolist()
         resets = {
-            slot: {**self.slot_reset(each), **self._changed(each)}
-            for slot, each in zip(slots, conditions, strict=True)
+            slot: {**self.slot_reset(each), **self._changed(each)} for slot, each in zip(slots, conditions, strict=True)
         }
         self._lost.difference_update(slots)
         resting = ~self._running

@@ -21,12 +21,12 @@ def simulation_of(environment: gymnasium.Env) -> tuple[typing.Any, typing.Any] |
     """Return the `mujoco.MjModel` and `mujoco.MjData` behind an environment, None without; a reset may replace them."""
     inner: typing.Any = environment.unwrapped
     task = getattr(inner, "task", None)
-    for holder in (inner, task, getattr(task, "env", None), getattr(inner, "_env", None)):
+    for owner in (inner, task, getattr(task, "env", None), getattr(inner, "_env", None)):
         # robosuite has a `sim` with `_model`, dm_control `physics` with a model's `ptr`.
-        holder = getattr(holder, "sim", None) or getattr(holder, "physics", None) or holder
+        held = getattr(owner, "sim", None) or getattr(owner, "physics", None) or owner
         found = []
         for name in ("model", "data"):
-            each = getattr(holder, name, None)
+            each = getattr(held, name, None)
             found.append(getattr(each, f"_{name}", getattr(each, "ptr", each)))
         if all(type(each).__module__.partition(".")[0] == "mujoco" for each in found):
             return found[0], found[1]
@@ -34,9 +34,9 @@ def simulation_of(environment: gymnasium.Env) -> tuple[typing.Any, typing.Any] |
 
 
 def offered(environment: gymnasium.Env) -> list[tuple[str, str, list[float]]]:
-    """Return asset, name and unchanged value of all that may change; nothing without a MuJoCo model."""
+    """Return asset, name and unchanged value of all that may change; nothing without a model, or a way to see it."""
     found = simulation_of(environment)
-    if found is None:
+    if found is None or _observer(environment.unwrapped) is None:
         return []
     model = found[0]
     told: list[tuple[str, str, list[float]]] = [("world", "mass", [1.0])] if model.body_mass.any() else []
@@ -61,26 +61,26 @@ def offered(environment: gymnasium.Env) -> list[tuple[str, str, list[float]]]:
 
 
 def observed_again(environment: gymnasium.Env) -> typing.Any:
-    """Return the observation of the present state, as the environment itself observes it; TypeError if it cannot."""
-    layers, inner = [], typing.cast(typing.Any, environment.unwrapped)
-    layer: typing.Any = environment
-    while layer is not inner:
-        layers.append(layer)
-        layer = layer.env
-    if hasattr(inner, "observed_again"):
-        observation = inner.observed_again()
-    elif hasattr(inner, "_get_obs"):
-        # Meta-World shows its last two observations, which are equal at a start.
-        inner._get_obs()
-        observation = inner._get_obs()
-    elif hasattr(inner, "_format_raw_obs"):
-        # gym-aloha's, around dm_control.
-        observation = inner._format_raw_obs(inner._env.task.get_observation(inner._env.physics))
-    else:
-        raise TypeError(f"{type(inner).__name__} has no method that observes a changed model")
+    """Return the observation of the present state, as the environment itself observes it."""
+    layers: list[typing.Any] = [environment]
+    while layers[-1] is not environment.unwrapped:
+        layers.append(layers[-1].env)
+    observe: typing.Any = _observer(layers.pop())
+    # Meta-World shows its last two observations, which are equal at a start.
+    observe()
+    observation = observe()
     for layer in reversed(layers):
         observation = layer.observation(observation) if hasattr(type(layer), "observation") else observation
     return observation
+
+
+def _observer(inner: typing.Any) -> typing.Callable[[], typing.Any] | None:
+    """Return an environment's own function that observes a state, None without."""
+    if callable(getattr(inner, "_format_raw_obs", None)):
+        # gym-aloha's, around dm_control.
+        return lambda: inner._format_raw_obs(inner._env.task.get_observation(inner._env.physics))
+    found = getattr(inner, "observed_again", None) or getattr(inner, "_get_obs", None)
+    return found if callable(found) else None
 
 
 class ModelChanges:
@@ -145,9 +145,7 @@ class ModelChanges:
             places, limits = model.jnt_qposadr[joints], model.jnt_range[joints].copy()
             limits[model.jnt_limited[joints] == 0] = -np.inf, np.inf
             start = data.qpos[places]
-            data.qpos[places] = np.clip(
-                start + value, np.minimum(start, limits[:, 0]), np.maximum(start, limits[:, 1])
-            )
+            data.qpos[places] = np.clip(start + value, np.minimum(start, limits[:, 0]), np.maximum(start, limits[:, 1]))
         else:
             self._move(model, model.camera(asset).id, name, value)
 
