@@ -14,7 +14,7 @@ from isaaclab_arena.errors import ArenaError, Problem, UnannouncedPictureError, 
 from isaaclab_arena.interfaces import specs
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.environment_builder import Background, Variation
-from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions, Episode
+from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions, Episode, number, point
 from isaaclab_arena.workers import RequestError, WorkerError, WorkerOptions
 
 
@@ -254,9 +254,9 @@ class GymEnvironment(Environment, Background):
         changes = {}
         for each in self._variations:
             value = conditions[each.key]
-            value = value if isinstance(value, Sequence) else (value,)
-            if tuple(value) != each.nominal:
-                changes[each.key] = list(value) if len(value) > 1 else value[0]
+            parts = point(value) if isinstance(value, list | tuple) else (number(value),)
+            if parts != each.nominal:
+                changes[each.key] = list(parts)
         return {"changes": changes} if changes else {}
 
     def finish_reset(self, env_ids: Sequence[int]) -> Observation:

@@ -75,8 +75,9 @@ def episodes(env: Any, *indices: int, **changes: Any) -> list[Conditions]:
 
 def test_what_may_vary_has_the_names_of_the_model_and_the_values_that_change_nothing():
     inside = [each for each in catalogue_of(PUSHED) if not each.between]
-    found = {each.key: each.nominal if len(each.nominal) > 1 else each.nominal[0] for each in inside}
-    assert found == NOTHING
+    assert {each.key: each.nominal for each in inside} == {
+        key: value if isinstance(value, tuple) else (value,) for key, value in NOTHING.items()
+    }
     assert not [each for each in catalogue_of("gym:CartPole-v1") if not each.between]
 
 

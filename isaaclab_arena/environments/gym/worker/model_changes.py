@@ -106,8 +106,8 @@ class ModelChanges:
                 asset, _, name = key.partition(".")
                 self._change(model, data, groups, asset, name, np.array(value, np.float64))
             importlib.import_module("mujoco").mj_forward(model, data)
-            if "robot.joint_shift" in changes and hasattr(self._environment.unwrapped, "robot_moved"):
-                self._environment.unwrapped.robot_moved()
+            if "robot.joint_shift" in changes:
+                getattr(self._environment.unwrapped, "robot_moved", list)()
         return observed_again(self._environment)
 
     def _change(
