@@ -177,7 +177,7 @@ class EnvSlot:
         """Start an episode, and return its observation and words; ValueError if the instruction is no text."""
         # The words: the ``instruction``, None without an instruction_key; the wanted numbers that are already in
         # ``info``; and the ``error`` if the observation does not fit its space, which is then NaN and black pictures.
-        # ``changes`` of the model hold for this episode; if there are any, even none by name, it is observed again.
+        # ``changes`` of the model hold for this episode, whose start is then observed again; {} does that alone.
         self._changes.undo()
         if self._draw_pictures is not None:
             self._draw_pictures(pictures)

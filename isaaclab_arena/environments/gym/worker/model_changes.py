@@ -98,16 +98,16 @@ class ModelChanges:
 
     def apply(self, changes: typing.Mapping[str, typing.Any]) -> typing.Any:
         """Change the model by values under the keys of `offered`, and return the observation."""
-        found = simulation_of(self._environment) if changes else None
-        if found is not None:
-            model, data = found
+        if changes:
+            model, data = typing.cast(typing.Any, simulation_of(self._environment))
             groups = _bodies(model)
             for key, value in changes.items():
                 asset, _, name = key.partition(".")
                 self._change(model, data, groups, asset, name, np.array(value, np.float64))
             importlib.import_module("mujoco").mj_forward(model, data)
-            if "robot.joint_shift" in changes:
-                getattr(self._environment.unwrapped, "robot_moved", list)()
+            tell = getattr(self._environment.unwrapped, "robot_moved", None)
+            if "robot.joint_shift" in changes and tell is not None:
+                tell()
         return observed_again(self._environment)
 
     def _change(
