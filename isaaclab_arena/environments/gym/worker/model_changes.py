@@ -65,10 +65,7 @@ def observed_again(environment: gymnasium.Env) -> typing.Any:
     layers: list[typing.Any] = [environment]
     while layers[-1] is not environment.unwrapped:
         layers.append(layers[-1].env)
-    observe: typing.Any = _observer(layers.pop())
-    # Meta-World shows its last two observations, which are equal at a start.
-    observe()
-    observation = observe()
+    observation = typing.cast(typing.Any, _observer(layers.pop()))()
     for layer in reversed(layers):
         observation = layer.observation(observation) if hasattr(type(layer), "observation") else observation
     return observation
@@ -79,8 +76,10 @@ def _observer(inner: typing.Any) -> typing.Callable[[], typing.Any] | None:
     if callable(getattr(inner, "_format_raw_obs", None)):
         # gym-aloha's, around dm_control.
         return lambda: inner._format_raw_obs(inner._env.task.get_observation(inner._env.physics))
-    found = getattr(inner, "observed_again", None) or getattr(inner, "_get_obs", None)
-    return found if callable(found) else None
+    if callable(getattr(inner, "_get_obs", None)):
+        # Meta-World shows its last two observations, which are equal at a start.
+        return lambda: (inner._get_obs(), inner._get_obs())[1]
+    return getattr(inner, "observed_again", None)
 
 
 class ModelChanges:
