@@ -413,7 +413,8 @@ class LiberoEnvironment(GymEnvironment):
         index, seeding = episode.episode_index, self._protocol.seeding
         seed = int(str(conditions[FIXTURE_SEED])) + (index if seeding is Seeding.EVERY_RESET else 0)
         resets = 0 if seeding is Seeding.EPISODE else self._protocol.resets_before + index
-        return {**conditions, FIXTURE_SEED: seed, RESET_INDEX: resets, INIT_STATE: index}
+        own = {FIXTURE_SEED: seed, RESET_INDEX: resets, INIT_STATE: index}
+        return super().vary_conditions({**conditions, **own}, episode)
 
     def slot_reset(self, conditions: Conditions) -> SlotReset:
         """Return the reset of a single environment, which receives all conditions."""

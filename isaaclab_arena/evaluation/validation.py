@@ -384,8 +384,10 @@ class _Resolver:
         offered: tuple[Variation, ...] = ()
         wanted = job.variations if chosen is None else chosen.variations
         if wanted or chosen is not None:
-            key = [job.environment, job.environment_args]
-            offered = self._once("catalogue", key, lambda _: offered_variations(builder, environment_config), job)
+            key = [job.environment, job.environment_args, wanted if builder.variations_take_time else None]
+            offered = self._once(
+                "catalogue", key, lambda _: offered_variations(builder, environment_config, wanted), job
+            )
         try:
             enabled = enabled_variations(offered, wanted) if wanted else ()
         except ConfigError as error:
@@ -406,8 +408,8 @@ class _Resolver:
         needed = {variation.key for variation in offered if variation.is_drawn_anyway}
         known = needed.union(*({variation.key, *variation.companions} for variation in enabled))
         saved = tuple(map(conditions_from_json, chosen.episodes))
-        # Only an environment with variations of its own says what its conditions are.
-        is_closed = any(not variation.between for variation in offered)
+        # Only an environment that varies what it draws says what its conditions are.
+        is_closed = bool(needed)
         for index, episode in enumerate(saved):
             unknown = [key for key in episode if is_closed and key not in known]
             wrong = [f"'{key}' is no condition of it{did_you_mean(key, known)}" for key in unknown]

@@ -51,6 +51,7 @@ class EnvironmentBuilder:
             `faster_backend`: that replaces ``auto``, so that all ranks build the same.
         counts_episodes: Whether there is a `num_episodes`.
         loads_code: Whether there is a `foreign_code`: options may name a module to import or a program to run.
+        variations_take_time: Whether `variations` makes an environment, so that it is called only for one of them.
 
     A builder may also have a method ``summary()`` without arguments, whose `EnvironmentSummary` is what
     `isaaclab-arena list environments` shows.
@@ -60,6 +61,7 @@ class EnvironmentBuilder:
     has_backends: bool = False
     counts_episodes: bool = False
     loads_code: bool = False
+    variations_take_time: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

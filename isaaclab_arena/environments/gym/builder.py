@@ -2,9 +2,11 @@
 
 import functools
 import itertools
+import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -16,11 +18,20 @@ from isaaclab_arena import workers
 from isaaclab_arena.config.expansion.suites import MAX_JOBS, SuiteTask
 from isaaclab_arena.config.options import ContentSources, Count, NotNegative
 from isaaclab_arena.distributed.devices import VARIABLE, choose_opengl, draw_on
-from isaaclab_arena.environments.gym.env_slots import ANSWERS, EnvSlots, SlotReset, SlotSource
+from isaaclab_arena.environments.gym.env_slots import ANSWERS, EnvSlots, SlotReset, SlotSource, ThisProcess
 from isaaclab_arena.environments.gym.environment import INDEX_CONDITION, GymConfig, GymEnvironment
+from isaaclab_arena.environments.gym.model_variations import PICTURES_ONLY, model_variations
 from isaaclab_arena.environments.gym.worker.answers import source_of
-from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem, did_you_mean, refuse
-from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
+from isaaclab_arena.errors import (
+    ArenaError,
+    ConfigError,
+    EnvironmentBuildError,
+    Problem,
+    did_you_mean,
+    first_line,
+    refuse,
+)
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Variation
 from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions
 
 STEPS_OF_A_SLOW_RESET = 8
@@ -57,6 +68,7 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
     worker_install_hint: str | None = None  # the same for another interpreter; None: install_hint
     # True if its closed environments leave nothing in a process that would change the behaviour of the next ones.
     leaves_nothing: bool = False
+    variations_take_time: bool = True
     draw_on: Callable[[torch.device], None] = draw_on  # lets workers draw on a device's GPU
 
     def paying_num_envs(self, config: _Config, *, num_threads: int) -> int:
@@ -121,7 +133,29 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
         """Return the instruction for policies."""
         return config.task_description or self.name.rpartition(":")[2].rpartition("/")[2]
 
-    def build(self, config: _Config, *, num_envs: int, device: torch.device, num_threads: int) -> GymEnvironment:
+    def variations(self, config: _Config) -> tuple[Variation, ...]:
+        """Return the variations of its MuJoCo model, if it has one; ConfigError if no environment can be made."""
+        # Its facts are those of a model, so one is made, without pictures. Robustness asks again for each axis.
+        question = self._source(replace(config, enable_cameras=False)).request("variations")
+        asked = config.python, *sorted(config.environment_variables.items()), json.dumps(question, sort_keys=True)
+        if asked not in workers.REMEMBERED:
+            try:
+                found = self._answer(config, question)
+            except Exception as error:  # in this process an environment may raise anything
+                message = f"'{self.name}' cannot be made, so nothing in it can vary: {first_line(error)}"
+                raise ConfigError(message, key="variations") from error
+            workers.REMEMBERED[asked] = tuple(model_variations(found["variations"]))
+        return workers.REMEMBERED[asked]
+
+    def build(
+        self,
+        config: _Config,
+        *,
+        num_envs: int,
+        device: torch.device,
+        num_threads: int,
+        variations: tuple[Variation, ...] = (),
+    ) -> GymEnvironment:
         """Build the environment, EnvironmentBuildError if it cannot be made or used; see `EnvironmentBuilder`."""
         del num_threads
         if config.steps_per_message != 1:
@@ -161,15 +195,24 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
                 task_name=task_name,
                 task_description=self.task_name(config),
                 facts={"environment": f"{self.kind}:{self.name}", **described["versions"], **facts},
+                variations=variations,
             )
 
             # The environment has to repeat its episodes with these options.
             reset = environment.slot_reset(self._seeding_trial(config))
-            if config.seeded and not _same(*(_shown(slots, reset, num_steps=0) for _ in range(2))):
+            shown = _shown(slots, reset, num_steps=0) if config.seeded else []
+            if config.seeded and not _same(shown, _shown(slots, reset, num_steps=0)):
                 raise EnvironmentBuildError(
                     f"'{self.name}' starts differently from the same seed, so its episodes cannot be repeated; "
                     "set seeded to false to run it all the same"
                 )
+            # A changed model is shown by the environment's own observation of a state. That has to be its reset's.
+            if variations and config.seeded and not _same(shown, _shown(slots, {**reset, "changes": {}}, num_steps=0)):
+                message = "observes its start otherwise than in its reset, so no change of its model can be shown"
+                raise EnvironmentBuildError(f"'{self.name}' {message}; leave out '{variations[0].key}'")
+            unseen = [each.key for each in variations if each.name in PICTURES_ONLY and not environment.filmable]
+            if unseen:
+                raise EnvironmentBuildError(f"variation '{unseen[0]}' changes pictures, and '{self.name}' shows none")
             if config.envs_per_worker > 1 and slots.num_envs > 1:
                 # An environment may behave differently beside another in its process. It may also do so in its first
                 # steps alone, which may import what it draws from; so a difference counts if it comes again.
@@ -200,13 +243,20 @@ class GymBuilder(EnvironmentBuilder, Generic[_Config]):
         if config.python is None:
             return source_of(self.kind).find(self.name, dict(self._source(config).make_kwargs))
         try:
-            # The variables are those of a rank on the CPU, whose first worker this one can become.
-            opengl = choose_opengl(torch.device("cpu"), config.environment_variables)
-            variables = {**opengl.variables, **config.environment_variables}
-            question, timeout_s = self._source(config).request("find"), config.start_timeout_s
-            return workers.ask_kept_worker(ANSWERS, config.interpreter, variables, question, timeout_s)[0]
+            return self._answer(config, self._source(config).request("find"))
         except workers.RequestError as error:
             raise error.as_here or workers.WorkerError(str(error)) from error
+
+    def _answer(self, config: _Config, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the answer of this process, or of a kept worker."""
+        if config.python is None:
+            with closing(ThisProcess()) as here:
+                here.send(question)
+                return here.receive(config.start_timeout_s)[0]
+        # The variables are those of a rank on the CPU, whose first worker this one can become.
+        opengl = choose_opengl(torch.device("cpu"), config.environment_variables)
+        variables = {**opengl.variables, **config.environment_variables}
+        return workers.ask_kept_worker(ANSWERS, config.interpreter, variables, question, config.start_timeout_s)[0]
 
     def _source(self, config: _Config) -> SlotSource:
         success_keys = () if config.success_key is None else (config.success_key,)
@@ -335,7 +385,14 @@ class VlaEvalConfig(GymConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class VlaEvalBuilder(GymBuilder[VlaEvalConfig]):
-    """Builds one task of a benchmark class."""
+    """Builds one task of a benchmark class, which has no way to observe a changed model."""
+
+    variations_take_time: bool = False
+
+    def variations(self, config: VlaEvalConfig) -> tuple[Variation, ...]:
+        """Return nothing."""
+        del config
+        return ()
 
     def task_name(self, config: VlaEvalConfig) -> str:
         """Return the task's name, or that of the class with its index."""

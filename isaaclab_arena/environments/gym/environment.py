@@ -13,8 +13,8 @@ from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotS
 from isaaclab_arena.errors import ArenaError, Problem, UnannouncedPictureError, did_you_mean
 from isaaclab_arena.interfaces import specs
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.environment_builder import Background
-from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions, Episode
+from isaaclab_arena.interfaces.environment_builder import Background, Variation
+from isaaclab_arena.interfaces.episode import SEED_CONDITION, Conditions, Episode, number, point
 from isaaclab_arena.workers import RequestError, WorkerError, WorkerOptions
 
 
@@ -146,6 +146,7 @@ class GymEnvironment(Environment, Background):
         task_name: str,
         task_description: str,
         facts: Mapping[str, str],
+        variations: Sequence[Variation] = (),
     ) -> None:
         # Each environment gets its episode's seed at its reset and steps only while that episode runs. So an episode
         # does not depend on the other env slots. ``task_name`` is the last part of its name, and ``task_description``
@@ -192,7 +193,7 @@ class GymEnvironment(Environment, Background):
         self._starting: dict[int, tuple[Conditions, bool]] = {}
         self._slots = slots
         self._moving: tuple[list[int], set[int]] = [], set()  # env slots of the begun step; those with pictures
-        self._config, self._facts = config, facts
+        self._config, self._facts, self._variations = config, facts, tuple(variations)
         self._pictures = SlotPictures(cameras, num_envs, always_drawn=not described["draws_on_demand"])
         self._running = np.zeros(num_envs, bool)
         self._return = np.zeros(num_envs, np.float64)
@@ -209,8 +210,10 @@ class GymEnvironment(Environment, Background):
         return {SEED_CONDITION: int(generator.integers(0, 2**self._config.seed_bits, dtype=np.uint64))}
 
     def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
-        """Add the conditions that every episode has, and the episode's index if the environment receives it."""
+        """Add the conditions that every episode has, its variations, and its index if the environment receives it."""
         stated = {**conditions, **self._slots.description["conditions"]}
+        for each in self._variations:
+            stated[each.key] = each.draw(episode.variation_generator(each.key), episode.episode_index)
         return {**stated, INDEX_CONDITION: episode.episode_index} if self._config.tell_episode else stated
 
     def slot_reset(self, conditions: Conditions) -> SlotReset:
@@ -234,7 +237,9 @@ class GymEnvironment(Environment, Background):
     def begin_reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
         """Begin to start episodes in the env slots ``env_ids`` (n,)."""
         slots = env_ids.tolist()
-        resets = {slot: self.slot_reset(each) for slot, each in zip(slots, conditions, strict=True)}
+        resets = {
+            slot: {**self.slot_reset(each), **self._changed(each)} for slot, each in zip(slots, conditions, strict=True)
+        }
         self._lost.difference_update(slots)
         resting = ~self._running
         resting[slots] = False
@@ -243,6 +248,16 @@ class GymEnvironment(Environment, Background):
         seen = self._pictures.wanted(slots, resting)
         self._slots.begin_reset(resets, seen)
         self._starting.update({slot: (each, slot in seen) for slot, each in zip(slots, conditions, strict=True)})
+
+    def _changed(self, conditions: Conditions) -> SlotReset:
+        """Return the changes of an episode's model, if there are any."""
+        changes = {}
+        for each in self._variations:
+            value = conditions[each.key]
+            parts = point(value) if isinstance(value, list | tuple) else (number(value),)
+            if parts != each.nominal:
+                changes[each.key] = list(parts)
+        return {"changes": changes} if changes else {}
 
     def finish_reset(self, env_ids: Sequence[int]) -> Observation:
         """Return the first observation of the episodes in env slots."""

@@ -32,6 +32,7 @@ from isaaclab_arena.interfaces.environment_builder import (
 )
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode, number, point
 from isaaclab_arena.interfaces.specs import CAMERAS, ArraySpec, Pictures, picture_layout
+from isaaclab_arena.nested import leaves
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,9 +105,17 @@ def sense_variations() -> Iterator[Variation]:
     yield vary("action", "jolt", "", words, (0.0, 0.02), (0.0, 1.0), 0.0)
 
 
-def offered_variations(builder: EnvironmentBuilder, config: Any) -> tuple[Variation, ...]:
-    """Return the variations of an environment: those inside it, and those between it and its policy."""
-    inside = builder.variations(config)
+def offered_variations(
+    builder: EnvironmentBuilder, config: Any, asked: Mapping[str, Any] | None = None
+) -> tuple[Variation, ...]:
+    """Return the variations of an environment: those inside it, and those between it and its policy.
+
+    Those inside are left out where an environment would be made for them, and a job's ``asked`` names none of them.
+    """
+    between = {each.key for each in sense_variations()}
+    named = {".".join(".".join(path).split(".")[:2]) for path, _ in leaves(asked or {})}
+    is_quick = asked is not None and named <= between and builder.variations_take_time
+    inside = () if is_quick else builder.variations(config)
     known = {each.key for each in inside}
     return (*inside, *(each for each in sense_variations() if each.key not in known))
 

@@ -20,7 +20,7 @@ from importlib import metadata
 
 import numpy as np
 
-from . import env_slot, rendering  # noqa: TID252  beside this file, whatever package imports it
+from . import env_slot, model_changes, rendering  # noqa: TID252  beside this file, whatever package imports it
 
 if typing.TYPE_CHECKING:
     import gymnasium
@@ -123,6 +123,9 @@ class Answers:
             if request == "find":
                 found = source_of(message["kind"]).find(message["name"], message["make_kwargs"])
                 return {**found, "origins": {name: origin(name) for name in found["modules"]}}, {}
+            if request == "variations":
+                with contextlib.closing(self._environment(message, env_slot.OwnGenerators())) as environment:
+                    return {"variations": model_changes.offered(environment)}, {}
             if request == "make":
                 self._recipe = message
                 self._slots = {slot: self._made() for slot in range(message["num_made"])}
@@ -150,9 +153,7 @@ class Answers:
 
     def _made(self) -> env_slot.EnvSlot:
         recipe, generators = self._recipe, env_slot.OwnGenerators()
-        with generators:
-            make, kwargs = source_of(recipe["kind"]).make, dict(recipe["make_kwargs"])
-            environment = make(recipe["name"], kwargs, recipe["max_episode_length"])
+        environment = self._environment(recipe, generators)
         told = recipe["info_keys"], recipe["instruction_key"], generators
         made = env_slot.EnvSlot(environment, *told, checks_ranges=recipe["checks_ranges"])
         if self._alone:
@@ -162,6 +163,11 @@ class Answers:
         if self._shared is None:
             self._shared = SharedArrays(self._memory, made.description(), recipe["num_slots"])
         return made
+
+    def _environment(self, recipe: dict, generators: env_slot.OwnGenerators) -> gymnasium.Env:
+        with generators:
+            make, kwargs = source_of(recipe["kind"]).make, dict(recipe["make_kwargs"])
+            return make(recipe["name"], kwargs, recipe["max_episode_length"])
 
     def _reset(self, slot: int, start: dict, *, pictures: bool) -> dict:
         if slot not in self._slots:

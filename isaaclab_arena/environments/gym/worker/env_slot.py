@@ -12,6 +12,8 @@ import typing
 
 import numpy as np
 
+from . import model_changes  # noqa: TID252  beside this file, whatever package imports it
+
 if typing.TYPE_CHECKING:
     import gymnasium
 
@@ -113,6 +115,7 @@ class EnvSlot:
         # are always wanted. ``hold_action``: the action that holds a robot still. ``stated_conditions``: plain values
         # that every episode has.
         self.environment = environment
+        self._changes = model_changes.ModelChanges(environment)
         self._generators = generators or OwnGenerators()
         # The instruction is an entry of the reset's ``info``, else an observed text, else an attribute.
         self._instruction_key = instruction_key
@@ -169,11 +172,13 @@ class EnvSlot:
         }
 
     def reset(
-        self, seed: int, *, pictures: bool, options: dict | None = None
+        self, seed: int, *, pictures: bool, options: dict | None = None, changes: dict | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, typing.Any]]:
         """Start an episode, and return its observation and words; ValueError if the instruction is no text."""
         # The words: the ``instruction``, None without an instruction_key; the wanted numbers that are already in
         # ``info``; and the ``error`` if the observation does not fit its space, which is then NaN and black pictures.
+        # ``changes`` of the model hold for this episode, whose start is then observed again; {} does that alone.
+        self._changes.undo()
         if self._draw_pictures is not None:
             self._draw_pictures(pictures)
         with self._generators:
@@ -186,6 +191,9 @@ class EnvSlot:
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise ValueError("reset must return an observation and an info, as Gymnasium has it since 0.26")
         observation, info = answer
+        if changes is not None:
+            with self._generators:
+                observation = self._changes.apply(changes)
         entries = {}
         for key in self._info_keys:
             value = _entry(info, key)

@@ -229,6 +229,27 @@ class RobosuiteTask(gymnasium.Env):
             observation, reward, _, _ = self.task.step(np.asarray(action, np.float64))
         return self._shown(observation), float(reward), False, False, {"success": self._is_solved()}
 
+    def observed_again(self) -> dict[str, np.ndarray]:
+        """Return the observation of the present state; the clocks of robosuite's sensors stand still meanwhile."""
+        environment = getattr(self.task, "env", self.task)
+        names = "_time_since_last_sample", "_sampled", "_current_delay"
+        clocks = [(each, {name: getattr(each, name) for name in names}) for each in environment._observables.values()]
+        with self._cameras.drawing(self._pictures_wanted):
+            observation = environment._get_observations(force_update=True)
+        for observable, clock in clocks:
+            vars(observable).update(clock)
+        return self._shown(observation)
+
+    def robot_moved(self) -> None:
+        """Let the controllers start from the pose that the robots have now."""
+        for robot in getattr(self.task, "env", self.task).robots:
+            # robosuite 1.4 has a controller, or one for each arm, and 1.5 a composite one.
+            composite = getattr(robot, "composite_controller", None)
+            found = robot.controller if composite is None else composite.part_controllers
+            for controller in found.values() if isinstance(found, dict) else [found]:
+                controller.update(force=True)
+                controller.reset_goal()
+
     def close(self) -> None:
         """Close the environment."""
         self.task.close()
