@@ -302,7 +302,7 @@ def suites(options: Options, generator: np.random.Generator) -> Iterator[Figure]
             if is_null:
                 yield Figure(what=what, setting=setting, value=found.decided, at_most=ALPHA)
                 continue
-            yield Figure(what=what, setting=setting, value=found.decided, at_least=0.85 if apart else 0.3)
+            yield Figure(what=what, setting=setting, value=found.decided, at_least=0.6 if apart else 0.3)
             what, most = "suites: mean number of blocks until decided", 30.0 if apart else 45.0
             yield Figure(what=what, setting=setting, value=found.mean_episodes, at_most=most, unit="blocks")
             if apart:

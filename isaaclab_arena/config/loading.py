@@ -643,7 +643,7 @@ def hash_jobs(jobs: tuple[JobConfig, ...], questions: tuple[Question, ...] = ())
         if job.latency is not None:
             values["latency"] = asdict(job.latency)
     # So does a question.
-    later = {"half_width": None, "selects_best": False, "arms": ()}
+    later = {"half_width": None, "selects_best": False, "arms": (), "are_apart": False}
     plain += [
         {key: value for key, value in asdict(each).items() if key not in later or later[key] != value}
         for each in questions

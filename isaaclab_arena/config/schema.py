@@ -115,6 +115,9 @@ class Question:
     half_width: float | None = None  # half of the widest interval that is narrow enough; None if something else decides
     selects_best: bool = False  # whether jobs are left out until one is known to be the best
     arms: tuple[str, ...] = ()  # names of the suites; empty if each job stands for itself
+    # Whether each task of a suite has an environment or an object of its own, so that equal conditions are no equal
+    # draws of two tasks; see `condition_key`.
+    are_apart: bool = False
 
     @property
     def sides(self) -> dict[str, tuple[str, ...]]:
@@ -663,6 +666,8 @@ def _checked_question(
     problems += wrong
     known = [job for own in sides.values() for job in own]
     of |= {"jobs": tuple(job.name for job in known), "arms": tuple(sides) if len(known) > len(sides) else ()}
+    kinds = {(job.environment, str(job.environment_args.get("object"))) for job in known}
+    of["are_apart"] = bool(of["arms"]) and len(kinds) * len(sides) == len(known)
     names[key] = name
     if (unsafe := name_problem(name)) is not None:
         problems.append(Problem(unsafe, key=f"{key}.name"))

@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -366,7 +366,9 @@ class SuiteEvidence:
     status: str = field(init=False)  # of all jobs; where they differ, failed if one failed, else interrupted
     reproducible: str | None = field(init=False)  # the weakest guarantee of the tasks; None while a task has none
     scored: ScoredEpisodes = field(init=False)  # of all tasks
-    pooled: Interval | None = field(init=False)  # of the rate over all episodes; None if a question may stop the suite
+    pooled: Interval | None = field(
+        init=False
+    )  # of the rate over all episodes; as that of the mean if a question may stop it
     mean_rate: float | None = field(init=False)  # of the tasks; None before each has a rate, for others would weigh in
     interval: Interval | None = field(init=False)  # of that mean; the anytime one if a question may stop the suite
     bounds: Interval | None = field(init=False)  # of that mean, see `JobEvidence`
@@ -388,11 +390,12 @@ class SuiteEvidence:
             # The evidence is that of a question about the suite, and is widened as that of a job.
             tasks = {job.job.name: {line.episode_index: line for line in job.lines} for job in jobs}
             asked = Question(name="", jobs=tuple(tasks), arms=(self.name,), max_episodes=MAX_COUNT, half_width=0.0)
+            asked = replace(asked, are_apart=any(each.question.are_apart for job in jobs for each in job.answers))
             counts = stopping.Answering(asked, num_questions=1).look(tasks).counts
-            interval, pooled = None, None
-            if rate is not None and not isinstance(counts, stopping.PairCounts):
-                anytime = stopping.anytime_interval(counts)
-                interval = Interval(low=min(anytime.low, rate), high=max(anytime.high, rate))
+            if interval is not None and pooled is not None and not isinstance(counts, stopping.PairCounts):
+                # All tasks have as many episodes, so all episodes together have the rate of their mean.
+                anytime, known = stopping.anytime_interval(counts), (rate or 0.0, scored.rate or 0.0)
+                interval = pooled = Interval(low=min(anytime.low, *known), high=max(anytime.high, *known))
         vars(self).update(
             config=jobs[0].job.config,
             status=str(statuses.pop() if len(statuses) == 1 else differing),

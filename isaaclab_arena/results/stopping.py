@@ -376,12 +376,15 @@ class Answering:
             }
             known = {arm: each for arm, each in successes.items() if len(each) == len(arms[arm])}
             # The arms run the same environments, so the number of the task stands for its name.
-            conditions = {
-                condition_key(str(task), None, json_line(each.conditions), each.episode_seed)
+            told = {
+                (task, json_line(each.conditions), each.episode_seed)
                 for block in arms.values()
                 for task, each in enumerate(block)
             }
-            apart = len(set(map(draw_of, conditions))) == len(conditions)
+            conditions = {condition_key(str(task), None, text, seed) for task, text, seed in told}
+            are_apart = before.question.are_apart
+            draws = {draw_of(condition_key(f"{task if are_apart else ''}", None, *each)) for task, *each in told}
+            apart = len(draws) == len(conditions)
             # The order of these checks is fixed: an index counts under the first reason that excludes it.
             if len(conditions) * len(arms) > len(episodes):
                 self.answer = replace(answer, unequal=(*before.unequal, index))

@@ -75,10 +75,12 @@ def test_suites_are_asked_about_by_their_names_and_a_pattern_enters_a_race(load)
     both, tasks = ("s-new-a", "s-new-b", "s-old-a", "s-old-b"), ("s-new", "s-old")
     asked = load(document(jobs=jobs, comparisons=comparisons, bars=[bar]), suites=SUITES).questions
     assert asked == (
-        Question(name="suites", jobs=both, arms=tasks, max_episodes=40),
+        Question(name="suites", jobs=both, arms=tasks, max_episodes=40, are_apart=True),
         Question(name="race", jobs=("go-1", "go-2", "go-3"), max_episodes=50, selects_best=True),
-        Question(name="race of suites", jobs=both, arms=tasks, max_episodes=30, selects_best=True),
-        Question(name="s-new within 0.05", jobs=both[:2], arms=tasks[:1], max_episodes=50, half_width=0.05),
+        Question(name="race of suites", jobs=both, arms=tasks, max_episodes=30, selects_best=True, are_apart=True),
+        Question(
+            name="s-new within 0.05", jobs=both[:2], arms=tasks[:1], max_episodes=50, half_width=0.05, are_apart=True
+        ),
     )
     assert asked[0].sides == {"s-new": both[:2], "s-old": both[2:]}
 

@@ -238,6 +238,7 @@ def test_at_the_ends_of_the_interval_the_evidence_is_just_enough():
 
 
 SUITE = Question(name="suites", jobs=("new-a", "new-b", "old-a", "old-b"), arms=("new", "old"), max_episodes=50)
+SUITE = replace(SUITE, are_apart=True)
 RACE = Question(name="race", jobs=("good", "fair", "bad"), selects_best=True, max_episodes=200)
 
 
@@ -281,10 +282,12 @@ def test_suites_are_decided_by_the_blocks_that_all_their_tasks_have_finished():
     assert isinstance(answer.counts, BlockCounts)
     # Each task has conditions of its own, so each of its episodes is a bet.
     assert sum(number for _, number in answer.counts.sums) == 2 * answer.episodes < 100
+    # If tasks share a seed, or conditions in one environment, they may depend on each other: a block is one bet.
     seeded = {job: {at: replace(line, conditions={}) for at, line in own.items()} for job, own in finished.items()}
-    alike = the_answer(SUITE, seeded)
-    assert isinstance(alike.counts, BlockCounts)
-    assert sum(number for _, number in alike.counts.sums) == alike.episodes >= answer.episodes
+    for question, lines in ((SUITE, seeded), (replace(SUITE, are_apart=False), finished)):
+        alike = the_answer(question, lines)
+        assert isinstance(alike.counts, BlockCounts)
+        assert sum(number for _, number in alike.counts.sums) == alike.episodes >= answer.episodes
     assert "new is better than old over 2 tasks" in in_words(answer)
     assert needed_episodes("old-b", [answer]) == answer.episodes
     # A block lacks an episode of one task, so it decides nothing, and an error leaves out the whole block.
