@@ -366,7 +366,7 @@ def races(rates: np.ndarray, options: Options, generator: np.random.Generator) -
         counts = BlockCounts(tasks=1, is_paired=True, sums=((-1, lost), (1, won)))
         return log_e_value_of_blocks(counts, 0.0, SHARES[: len(SHARES) // 2])
 
-    number, repeats, needed = len(rates), options.repeats // 10, np.log(2 * (len(rates) - 1) / ALPHA)
+    number, repeats, needed = len(rates), options.repeats // 50, np.log(2 * (len(rates) - 1) / ALPHA)
     left_at_end, played = np.zeros((repeats, number), bool), 0
     for stream in range(repeats):
         alone, same = generator.random((number, options.looks)), generator.random(options.looks)
@@ -426,7 +426,7 @@ def main(options: Options) -> int:
 {options.repeats:,} comparisons, families or streams for each figure, from a fixed seed. All levels are 5 %. A share of
 so many is known to about {noise:.1f} points. Streams are looked at after every pair, up to {options.looks}. A
 correlation of 0.5 says that half of the conditions decide alone. A block is an episode of each task. Suites have half
-of the repetitions, widths and races a tenth; in a race half of the conditions decide alone."""
+of the repetitions, widths a tenth, races a fiftieth; in a race half of the conditions decide alone."""
     page.write(text, table)
     return 0 if kept else 1
 

@@ -382,8 +382,8 @@ class Answering:
                 for task, each in enumerate(block)
             }
             conditions = {condition_key(str(task), None, text, seed) for task, text, seed in told}
-            are_apart = before.question.are_apart
-            draws = {draw_of(condition_key(f"{task if are_apart else ''}", None, *each)) for task, *each in told}
+            places = {task: str(task) if before.question.are_apart else "" for task, *_ in told}
+            draws = {draw_of(condition_key(places[task], None, text, seed)) for task, text, seed in told}
             apart = len(draws) == len(conditions)
             # The order of these checks is fixed: an index counts under the first reason that excludes it.
             if len(conditions) * len(arms) > len(episodes):
