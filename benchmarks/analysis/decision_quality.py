@@ -5,14 +5,25 @@ Every figure has a bar. Ends with 1 if one misses it.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 
 import numpy as np
-from scipy.special import betaln, gammaln, xlogy
+from scipy.special import betaln, gammaln, logsumexp, stdtrit, xlogy
 
 from benchmarks.harness.measure import Page, PageOptions, Table, run
-from isaaclab_arena.results.statistics import holm, mcnemar_exact_p, mcnemar_mid_p, pair_chances, rate_interval
-from isaaclab_arena.results.stopping import PRIOR
+from isaaclab_arena.config.schema import Question
+from isaaclab_arena.results.statistics import holm, mcnemar_exact_p, mcnemar_mid_p, pair_chances
+from isaaclab_arena.results.stopping import (
+    PRIOR,
+    SHARES,
+    Answer,
+    BlockCounts,
+    RateCounts,
+    anytime_interval,
+    decided,
+    log_e_value_of_blocks,
+)
 
 ALPHA = 0.05
 ONLY_FIRST, ONLY_SECOND, BOTH, NEITHER = range(4)
@@ -183,7 +194,8 @@ def coverage_of_rates(rate: float, *, looks: int, repeats: int, generator: np.ra
     missed = 0
     for stream in np.flatnonzero(doubted.any(axis=1)).tolist():
         looked = np.flatnonzero(doubted[stream]).tolist()
-        found = (rate_interval(int(successes[stream, look]), look + 1, alpha=ALPHA) for look in looked)
+        counts = (RateCounts(successes=int(successes[stream, look]), trials=look + 1) for look in looked)
+        found = (anytime_interval(each, alpha=ALPHA) for each in counts)
         missed += any(not each.low <= rate <= each.high for each in found)
     return 1.0 - missed / len(evidence)
 
@@ -250,12 +262,162 @@ def intervals(options: Options, generator: np.random.Generator) -> Iterator[Figu
         yield Figure(what=what, setting=f"{rate:g}", value=held, at_least=1.0 - ALPHA)
 
 
+SUITE_LOOKS = 50
+"""Blocks of the simulated suites: the episodes of each task that LIBERO plays."""
+
+
+def log_e_values_of_blocks(outcomes: np.ndarray, *, apart: bool) -> np.ndarray:
+    """Return `log_e_value_of_blocks` against equal means after each block. Shapes: (num_streams, looks)."""
+    # `outcomes` are differences, shape (num_streams, looks, num_tasks); `apart` if each task has a draw of its own.
+    shares, evidence = np.array(SHARES), []
+    bets = outcomes if apart else outcomes.mean(axis=2, keepdims=True)
+    wealth = np.zeros((len(bets), len(shares)))
+    for look in range(bets.shape[1]):
+        for bet in bets[:, look].T:
+            wealth += np.log1p((2.0 * shares - 1.0) * bet[:, None])
+        evidence.append(logsumexp(wealth, axis=1) - np.log(len(shares)))
+    return np.stack(evidence, axis=1)
+
+
+def suites(options: Options, generator: np.random.Generator) -> Iterator[Figure]:
+    """Yield the shares of wrong and of right stops about the means of unequal tasks, and the blocks until then."""
+    rising, repeats = np.linspace(0.0, 1.0, 10), options.repeats // 2
+    usual = np.linspace(0.05, 0.85, 10)
+    for name, first, second in (
+        ("10 tasks of 0 to 1, the other way round", rising, rising[::-1]),
+        ("10 tasks of 0 to 1, the same", rising, rising),
+        ("3 tasks of 0, 0.5, 1 against 0.5 each", np.array([0.0, 0.5, 1.0]), np.full(3, 0.5)),
+        ("10 tasks, 10 points better", usual + 0.1, usual),
+        ("10 tasks, 20 points better", np.minimum(usual + 0.2, 1.0), usual),
+    ):
+        is_null = np.isclose(first.mean(), second.mean())
+        for apart in (True, False):
+            # Each task has a draw of its own, or one decides for all of them.
+            drawn = generator.random((repeats, SUITE_LOOKS, 2, len(first) if apart or not is_null else 1))
+            success = drawn < np.stack([first, second])
+            outcomes = success[:, :, 0].astype(float) - success[:, :, 1]
+            found = stops(log_e_values_of_blocks(outcomes, apart=apart))
+            setting = f"{name}, {'own draws' if apart else 'shared seeds'}"
+            what = f"suites: decided within {SUITE_LOOKS} blocks"
+            if is_null:
+                yield Figure(what=what, setting=setting, value=found.decided, at_most=ALPHA)
+                continue
+            yield Figure(what=what, setting=setting, value=found.decided, at_least=0.6 if apart else 0.3)
+            what, most = "suites: mean number of blocks until decided", 30.0 if apart else 45.0
+            yield Figure(what=what, setting=setting, value=found.mean_episodes, at_most=most, unit="blocks")
+            if apart:
+                blocks = outcomes.mean(axis=2)
+                error = blocks.std(axis=1, ddof=1) / np.sqrt(SUITE_LOOKS)
+                fixed = float((np.abs(blocks.mean(axis=1)) > stdtrit(SUITE_LOOKS - 1, 0.975) * error).mean())
+                what = f"suites: a t test after {SUITE_LOOKS} blocks, without a look before, finds it"
+                yield Figure(what=what, setting=setting, value=fixed, at_least=0.9)
+
+
+def widths(options: Options, generator: np.random.Generator) -> Iterator[Figure]:
+    """Yield the shares of intervals that hold the truth when their own width ends the run."""
+
+    @cache
+    def narrow(counts: RateCounts | BlockCounts) -> bool:
+        open_answer = Answer(
+            question=asked, episodes=0, counts=counts, log_e_value=0.0, needed_log_e_value=-np.log(ALPHA)
+        )
+        return decided(open_answer).verdict is not None
+
+    asked = Question(name="", jobs=("",), max_episodes=1, half_width=0.05)
+    for rate, tasks in ((0.5, 1), (0.8, 1), (0.95, 1), (0.8, 10)):
+        held, lengths, repeats = 0, [], options.repeats // 10
+        rates = np.full(1, rate) if tasks == 1 else np.linspace(2 * rate - 1, 1, tasks)
+        for _ in range(repeats):
+            counts: RateCounts | BlockCounts = RateCounts(successes=0, trials=0)
+            counts = counts if tasks == 1 else BlockCounts(tasks=tasks, is_paired=False)
+            for successes in (generator.random((1_500, tasks)) < rates).astype(int).tolist():
+                if isinstance(counts, BlockCounts):
+                    counts = counts.with_block(successes, apart=True)
+                else:
+                    counts = RateCounts(successes=counts.successes + successes[0], trials=counts.trials + 1)
+                if narrow(counts):
+                    break
+            interval = anytime_interval(counts, alpha=ALPHA)
+            held += interval.low <= rate <= interval.high
+            lengths.append(
+                counts.trials if isinstance(counts, RateCounts) else sum(number for _, number in counts.sums)
+            )
+        setting = f"{rate:g}" if tasks == 1 else f"{tasks} tasks of {rates[0]:g} to 1"
+        what = "to within 5 points: the interval holds the rate when its width ends the run"
+        yield Figure(what=what, setting=setting, value=held / repeats, at_least=1.0 - ALPHA)
+        what, mean = "to within 5 points: mean number of episodes", float(np.mean(lengths))
+        yield Figure(what=what, setting=setting, value=mean, at_most=1_200, unit="episodes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Races:
+    """Ends of races between policies."""
+
+    kept: float  # Share in which the first policy is left.
+    named: float  # Share in which only one is left.
+    played: float  # Mean share of the episodes that were played.
+
+
+def races(rates: np.ndarray, options: Options, generator: np.random.Generator) -> Races:
+    """Return how races end that last up to `options.looks` episodes; half of the conditions decide alone."""
+
+    @cache
+    def evidence(won: int, lost: int) -> float:
+        counts = BlockCounts(tasks=1, is_paired=True, sums=((-1, lost), (1, won)))
+        return log_e_value_of_blocks(counts, 0.0, SHARES[: len(SHARES) // 2])
+
+    number, repeats, needed = len(rates), options.repeats // 50, np.log(2 * (len(rates) - 1) / ALPHA)
+    left_at_end, played = np.zeros((repeats, number), bool), 0
+    for stream in range(repeats):
+        alone, same = generator.random((number, options.looks)), generator.random(options.looks)
+        success = np.where(generator.random(options.looks) < 0.5, same, alone) < rates[:, None]
+        left, wins = np.arange(number), np.zeros((number, number), int)
+        for look in range(options.looks):
+            played += len(left)
+            now = success[left, look]
+            wins[np.ix_(left, left)] += now[:, None] & ~now
+            ahead = (wins - wins.T)[np.ix_(left, left)]
+            # One after the other, as the package does.
+            for arm in left[(ahead >= needed).any(axis=0)].tolist():
+                pairs = [(int(wins[each, arm]), int(wins[arm, each])) for each in left[left != arm]]
+                if any(won - lost >= needed and evidence(won, lost) >= needed for won, lost in pairs):
+                    left = left[left != arm]
+            if len(left) == 1:
+                break
+        left_at_end[stream, left] = True
+    return Races(
+        kept=float(left_at_end[:, 0].mean()),
+        named=float((left_at_end.sum(axis=1) == 1).mean()),
+        played=played / (repeats * number * options.looks),
+    )
+
+
+def selections(options: Options, generator: np.random.Generator) -> Iterator[Figure]:
+    """Yield the shares of races that leave out the best, or name one of equals, and of the played episodes."""
+    rising = np.linspace(0.85, 0.05, 20)
+    for name, rates, most in (
+        ("20 of 0.7", np.full(20, 0.7), 1.0),
+        ("2 of 0.5", np.full(2, 0.5), 1.0),
+        ("0.7 and 19 of 0.65", np.array([0.7, *[0.65] * 19]), 1.0),
+        ("20 of 0.05 to 0.85", rising, 0.25),
+        ("0.9 and 19 of 0.05 to 0.75", np.array([0.9, *np.linspace(0.75, 0.05, 19)]), 0.15),
+    ):
+        found = races(rates, options, generator)
+        yield Figure(what="race: the best is out", setting=name, value=1.0 - found.kept, at_most=ALPHA)
+        if rates.min() == rates.max():
+            yield Figure(what="race: names one of equals", setting=name, value=found.named, at_most=ALPHA)
+        elif most < 1.0:
+            yield Figure(what="race: names one", setting=name, value=found.named, at_least=0.0)
+            what = f"race: share of {options.looks} episodes of each that are played"
+            yield Figure(what=what, setting=name, value=found.played, at_most=most)
+
+
 def main(options: Options) -> int:
     """Simulate, write the page, and return 1 if a figure misses its bar."""
     page = Page("decision_quality", "How often comparisons and decisions are wrong", options, "numpy", "scipy")
     generator, kept = np.random.default_rng(options.seed), True
     table = Table("what", "policies", "simulated", "bar", "kept", words=2)
-    for part in (fixed_numbers, decisions, intervals):
+    for part in (fixed_numbers, decisions, intervals, suites, widths, selections):
         for figure in part(options, generator):
             table.add(*figure.cells())
             kept = kept and figure.is_kept
@@ -263,7 +425,8 @@ def main(options: Options) -> int:
     text = f"""\
 {options.repeats:,} comparisons, families or streams for each figure, from a fixed seed. All levels are 5 %. A share of
 so many is known to about {noise:.1f} points. Streams are looked at after every pair, up to {options.looks}. A
-correlation of 0.5 says that half of the conditions decide alone."""
+correlation of 0.5 says that half of the conditions decide alone. A block is an episode of each task. Suites have half
+of the repetitions, widths a tenth, races a fiftieth; in a race half of the conditions decide alone."""
     page.write(text, table)
     return 0 if kept else 1
 

@@ -664,6 +664,11 @@ def hash_jobs(jobs: tuple[JobConfig, ...], questions: tuple[Question, ...] = ())
         # A job without the key keeps the hash that it had before the key existed.
         if job.latency is not None:
             values["latency"] = asdict(job.latency)
-    plain += [asdict(question) for question in questions]
+    # So does a question.
+    later = {"half_width": None, "selects_best": False, "arms": (), "are_apart": False}
+    plain += [
+        {key: value for key, value in asdict(each).items() if key not in later or later[key] != value}
+        for each in questions
+    ]
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode("utf-8", errors="surrogatepass")).hexdigest()[:16]

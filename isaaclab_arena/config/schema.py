@@ -1,11 +1,13 @@
 """The content of a job file as frozen dataclasses, and how its keys are read: jobs, latency, and when to stop."""
 
+import fnmatch
 import math
 import unicodedata
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
@@ -98,10 +100,11 @@ def clashes(names: Iterable[str]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A comparison of two jobs, or a bar for one. Jobs stop once all their questions are answered."""
+    """A comparison of jobs or suites, or a bar for one. Jobs stop once all their questions are answered."""
 
     name: str  # unique among the questions of a file
-    # The new job and the old one to compare it with, or the one job that must reach the bar.
+    # The new job and the old one to compare it with, or the one job that must reach the bar, or those of which the best
+    # is selected. For suites all tasks of the first one, then all of the next one in the same order.
     jobs: tuple[str, ...]
     max_episodes: int  # episodes of each job that it considers, at most
     # The probability of a wrong answer, if it is the only question of the file.
@@ -109,6 +112,24 @@ class Question:
     # The decrease of the success rate that the new job may have, 0 to 1; None asks which job is better.
     margin: float | None = None
     at_least: float | None = None  # the success rate that the job must reach, 0 to 1; None in a comparison
+    half_width: float | None = None  # half of the widest interval that is narrow enough; None if something else decides
+    selects_best: bool = False  # whether jobs are left out until one is known to be the best
+    arms: tuple[str, ...] = ()  # names of the suites; empty if each job stands for itself
+    # Whether each task of a suite has an environment or an object of its own, so that equal conditions are no equal
+    # draws of two tasks; see `condition_key`.
+    are_apart: bool = False
+
+    @property
+    def sides(self) -> dict[str, tuple[str, ...]]:
+        """The jobs of each side by its name: a single one, or those of a suite."""
+        names = self.arms or self.jobs
+        size = len(self.jobs) // max(1, len(names))
+        return {name: self.jobs[size * at : size * (at + 1)] for at, name in enumerate(names)}
+
+    @property
+    def is_test(self) -> bool:
+        """Whether a single amount of evidence decides it."""
+        return self.half_width is None and not self.selects_best
 
 
 def compared_groups(questions: tuple[Question, ...]) -> tuple[frozenset[str], ...]:
@@ -544,7 +565,6 @@ def _without(fields: Mapping[str, Any], wrong: Collection[tuple[int | str, ...]]
 
 _Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 _DECIDES_NO_CONDITIONS = frozenset({"backend"})
-_NOT_OF_SUITES = "suites do not stop early: ask isaaclab-arena compare when their episodes are there"
 
 
 class _Stop(StrictModel):
@@ -554,12 +574,19 @@ class _Stop(StrictModel):
     max_episodes: Annotated[int, Field(ge=1)] | None = None
 
 
+class _StopOfBar(_Stop):
+    """The conditions under which a bar is answered."""
+
+    half_width: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False)] | None = None
+
+
 class _Comparison(StrictModel):
     """The keys of a comparison."""
 
     name: str
-    jobs: Annotated[list[str], Field(min_length=2, max_length=2)]
+    jobs: Annotated[list[str], Field(min_length=1)]
     margin: _Share | None = None
+    select: Literal["best"] | None = None
     stop: _Stop
 
 
@@ -567,9 +594,9 @@ class _Bar(StrictModel):
     """The keys of a bar."""
 
     job: str
-    at_least: _Share
+    at_least: _Share | None = None
     name: str | None = None
-    stop: _Stop
+    stop: _StopOfBar
 
 
 def read_questions(
@@ -590,7 +617,7 @@ def read_questions(
         try:
             asked = kind.model_validate(block)
         except ValidationError as invalid:
-            problems += problems_of(invalid, key, choices={*kind.model_fields, *_Stop.model_fields})
+            problems += problems_of(invalid, key, choices={*kind.model_fields, *_StopOfBar.model_fields})
         else:
             with problems_into(problems):
                 question = _checked_question(key, asked, jobs, names)
@@ -622,19 +649,27 @@ def _checked_question(
 ) -> Question:
     """Return one question, and add its name to those of the file; ConfigError lists every problem."""
     of: dict[str, Any]
-    if isinstance(asked, _Comparison):
-        name, place, of = asked.name, f"{key}.jobs", {"jobs": tuple(asked.jobs), "margin": asked.margin}
-    else:
-        name, place, of = asked.name, f"{key}.job", {"jobs": (asked.job,), "at_least": asked.at_least}
-        name = f"{asked.job} at least {asked.at_least:g}" if name is None else name
-    by_name = {job.name: job for job in jobs}
-    known = [by_name[each] for each in of["jobs"] if each in by_name]
-    suites = {job.suite.name for job in jobs if job.suite is not None}
     problems: list[Problem] = []
-    for each in of["jobs"]:
-        wrong = _why_unusable(each, by_name, names.values(), suites)
-        problems += [] if wrong is None else [Problem(wrong, key=place)]
-    problems += _unpaired(place, known)
+    if isinstance(asked, _Comparison):
+        name, place, given = asked.name, f"{key}.jobs", asked.jobs
+        of = {"margin": asked.margin, "selects_best": asked.select is not None}
+        if asked.select is not None and asked.margin is not None:
+            problems.append(Problem("excludes select; give one of them", key=f"{key}.margin"))
+    else:
+        name, place, given = asked.name, f"{key}.job", [asked.job]
+        at_least, half_width = asked.at_least, asked.stop.half_width
+        of = {"at_least": at_least, "half_width": half_width}
+        bar = f"within {half_width:g}" if at_least is None and half_width is not None else f"at least {at_least or 0:g}"
+        name = f"{asked.job} {bar}" if name is None else name
+        if (at_least is None) == (half_width is None):
+            message = "is missing; give it, or stop.half_width" if at_least is None else "excludes stop.half_width"
+            problems.append(Problem(message, key=f"{key}.at_least"))
+    sides, wrong = _sides(place, given, jobs, names.values(), is_race=of.get("selects_best", False))
+    problems += wrong
+    known = [job for own in sides.values() for job in own]
+    of |= {"jobs": tuple(job.name for job in known), "arms": tuple(sides) if len(known) > len(sides) else ()}
+    kinds = {(job.environment, str(job.environment_args.get("object"))) for job in known}
+    of["are_apart"] = bool(of["arms"]) and len(kinds) * len(sides) == len(known)
     names[key] = name
     if (unsafe := name_problem(name)) is not None:
         problems.append(Problem(unsafe, key=f"{key}.name"))
@@ -650,59 +685,93 @@ def _checked_question(
     elif without:
         problem = f"is missing: job '{without[0]}' has no num_episodes; give either"
     elif len(set(lengths.values())) > 1:
-        told = " and ".join(f"'{job}' has {length} episodes" for job, length in lengths.items())
+        # One job of each length.
+        unequal = {length: job for job, length in reversed(lengths.items())}
+        told = " and ".join(f"'{job}' has {length} episodes" for length, job in reversed(unequal.items()))
         problem = f"is missing: {told}; say how many are compared at most"
     # An unknown job has an unknown length too, and the missing job is the problem to report.
-    if problem is not None and len(known) == len(of["jobs"]):
+    if problem is not None and all(sides.values()):
         problems.append(Problem(problem, key=f"{key}.stop.max_episodes"))
     refuse(problems)
     longest = max(lengths.values(), default=0) if max_episodes is None else max_episodes
     return Question(name=name, max_episodes=longest, alpha=asked.stop.alpha, **of)
 
 
-def _why_unusable(
-    name: str, jobs: Mapping[str, JobConfig], questions: Collection[str], suites: Collection[str]
-) -> str | None:
-    """Return the reason why a question cannot use a job, None if it can."""
-    job = jobs.get(name)
-    if job is None and name in questions:
-        return f"'{name}' is a comparison; name the jobs themselves"
-    if job is None and name in suites:
-        return f"'{name}' is a suite, and {_NOT_OF_SUITES}"
-    if job is None:
-        return f"there is no job '{name}'{did_you_mean(name, jobs)}"
-    if job.status is not JobStatus.PENDING:
-        return f"job '{name}' does not run: its status is '{job.status}'"
-    if job.suite is not None:
-        return f"job '{name}' belongs to a suite, and {_NOT_OF_SUITES}"
-    return f"job '{name}' has num_steps; give it num_episodes instead" if job.num_steps is not None else None
-
-
-def _unpaired(key: str, jobs: Sequence[JobConfig]) -> Iterator[Problem]:
-    """Yield the reasons why two jobs have no episodes that start from the same conditions."""
-    if len(jobs) < 2:
-        return
-    first, second = jobs
-    if first.name == second.name:
-        yield Problem(f"compares job '{first.name}' with itself", key=key)
-        return
-
-    # Episodes start alike if the jobs share these settings.
-    facts = [
-        {
-            **{name: value for name, value in job.environment_args.items() if name not in _DECIDES_NO_CONDITIONS},
-            "environment": job.environment,
-            "the seed of its conditions": job.seed if job.placement_seed is None else job.placement_seed,
-            "variations": dict(job.variations),
-            "conditions": job.conditions,
-        }
-        for job in jobs
-    ]
-    for name in sorted(facts[0].keys() | facts[1].keys()):
-        one, other = (each.get(name) for each in facts)
-        if one != other:
-            message = f"'{first.name}' and '{second.name}' give no pairs: {name} is {shown(one)} and {shown(other)}"
-            yield Problem(message, key=key)
+def _sides(
+    place: str, given: Sequence[str], jobs: Sequence[JobConfig], questions: Collection[str], *, is_race: bool
+) -> tuple[Mapping[str, Sequence[JobConfig]], list[Problem]]:
+    """Return the jobs of each side of a question, a single one or the tasks of a suite, and what is wrong with them."""
+    by_name = {job.name: job for job in jobs}
+    suites: defaultdict[str, list[JobConfig]] = defaultdict(list)
     for job in jobs:
-        if job.num_rebuilds > 1:
-            yield Problem(f"job '{job.name}' has num_rebuilds {job.num_rebuilds}; compared jobs need 1", key=key)
+        if job.suite is not None:
+            suites[job.suite.name].append(job)
+    # In a race a pattern such as go1-* stands for all jobs of that name outside suites, and for all suites.
+    if is_race:
+        choices = [*(job.name for job in jobs if job.suite is None), *suites]
+        given = [*dict.fromkeys(name for each in given for name in fnmatch.filter(choices, each) or [each])]
+    sides = {each: [by_name[each]] if each in by_name else suites.get(each, []) for each in given}
+    found = [_why_unusable(each, own, [*by_name, *suites], questions) for each, own in sides.items()]
+    if len(given) > len(sides):
+        found.append(f"compares job '{given[0]}' with itself")
+    elif place.endswith(".jobs") and (len(given) < 2 or (len(given) > 2 and not is_race)):
+        way_out = "the best is selected of two or more" if is_race else "two are compared; select: best takes more"
+        found.append(f"names {len(given)}, and {way_out}")
+    first, *others = sides
+    for other in others if all(sides.values()) else ():
+        found += _unpaired(first, sides[first], other, sides[other])
+    return sides, [Problem(message, key=place) for message in found if message is not None]
+
+
+def _why_unusable(
+    name: str, jobs: Sequence[JobConfig], known: Collection[str], questions: Collection[str]
+) -> str | None:
+    """Return the reason why a question cannot use a job, or the tasks of a suite, None if it can."""
+    if not jobs and name in questions:
+        return f"'{name}' is a comparison; name the jobs themselves"
+    if not jobs:
+        return f"there is no job '{name}'{did_you_mean(name, known)}"
+    if jobs[0].name == name and jobs[0].suite is not None:
+        return f"job '{name}' is a task of suite '{jobs[0].suite.name}'; name the suite, whose tasks stop together"
+    tasks = [job.suite.task for job in jobs if job.suite is not None]
+    if len(set(tasks)) < len(tasks):
+        return f"suite '{name}' has several jobs of a task, such as robustness arms; their mean is no rate of the suite"
+    for job in jobs:
+        if job.status is not JobStatus.PENDING:
+            return f"job '{job.name}' does not run: its status is '{job.status}'"
+        if job.num_steps is not None:
+            return f"job '{job.name}' has num_steps; give it num_episodes instead"
+    return None
+
+
+def _unpaired(name: str, jobs: Sequence[JobConfig], other_name: str, others: Sequence[JobConfig]) -> Iterator[str]:
+    """Yield the reasons why two jobs or suites have no episodes that start from the same conditions."""
+    tasks, other_tasks = ([job.suite and job.suite.task for job in own] for own in (jobs, others))
+    if tasks != other_tasks:
+        yield f"'{name}' and '{other_name}' give no pairs: they have other tasks"
+        return
+    for first, second in zip(jobs, others, strict=True):
+        # Episodes start alike if the jobs share these settings.
+        facts = [
+            {
+                **{name: value for name, value in job.environment_args.items() if name not in _DECIDES_NO_CONDITIONS},
+                "environment": job.environment,
+                "the seed of its conditions": job.seed if job.placement_seed is None else job.placement_seed,
+                "variations": dict(job.variations),
+                "conditions": job.conditions,
+            }
+            for job in (first, second)
+        ]
+        found = []
+        for fact in sorted(facts[0].keys() | facts[1].keys()):
+            one, two = (each.get(fact) for each in facts)
+            if one != two:
+                found.append(
+                    f"'{first.name}' and '{second.name}' give no pairs: {fact} is {shown(one)} and {shown(two)}"
+                )
+        rebuilt = (job for job in (first, second) if job.num_rebuilds > 1)
+        found += [f"job '{job.name}' has num_rebuilds {job.num_rebuilds}; compared jobs need 1" for job in rebuilt]
+        yield from found
+        # The tasks of a suite usually share what is wrong.
+        if found:
+            return

@@ -231,7 +231,7 @@ class GroupBuilder:
     settings: RankSettings
     set_by_code: Settings = field(default_factory=Settings, init=False)  # process-wide, changed by foreign code
     _interleaved: tuple[str, ...] = field(default=(), init=False)
-    # By "environment" or "policy"; for interleaved jobs with the key of the environment or the name of the job.
+    # By "environment" or "policy"; for interleaved jobs with the key of either, so that the tasks of a suite share one.
     _kept: defaultdict[tuple[str, str], Kept[Any]] = field(default_factory=partial(defaultdict, list), init=False)
     _probed: dict[tuple[str, str, int, bool], batching.ProbeResult] = field(default_factory=dict, init=False)
     _probed_environments: dict[tuple[str, bool], str | None] = field(default_factory=dict, init=False)
@@ -447,7 +447,7 @@ class GroupBuilder:
         # Policies in `checked` have seen their environment. A batch-invariant policy needs no fixed batch.
         fixed = None if job.policy_traits.batch_invariant else policy_batch
         jobs = [job.with_num_envs(each.num_envs, policy_num_envs=fixed or each.num_envs) for each in environments]
-        kept = self._kept["policy", job.config.name if self._interleaved else ""]
+        kept = self._kept["policy", job.policy_key if self._interleaved else ""]
         policies, server = reuse(kept, [each.policy_key for each in jobs]), job.config.policy_server
         for own in jobs[len(policies) :]:
             # It shares the network of the first group's policy if it can, or one in a policy server.

@@ -210,8 +210,9 @@ class AnswerWatch(Observer):
                 self._read(job)
             for answering in self._answering:
                 before = answering.answer
-                if before.verdict is None and answering.look(self._lines).verdict is not None:
-                    _LOG.info("%s", stopping.in_words(answering.answer))
+                answer = before if before.verdict is not None else answering.look(self._lines)
+                if (answer.verdict, answer.out) != (before.verdict, before.out):
+                    _LOG.info("%s", stopping.in_words(answer))
         return tuple(answering.answer for answering in self._answering)
 
     def needed(self, job: str) -> int | None:

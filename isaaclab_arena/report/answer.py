@@ -187,7 +187,7 @@ def compared_jobs(
     # The comparisons that the runs asked for, each with its answer and the run's number of questions.
     asked: dict[tuple[int, int], tuple[stopping.Answer, int]] = {}
     for number, own in enumerate(answers):
-        for answer in (each for each in own if len(each.question.jobs) > 1):
+        for answer in (each for each in own if _is_of_pair(each.question)):
             new, old = (positions[number, name] for name in answer.question.jobs)
             asked[new, old] = answer, len(own)
     verdicts = _stored_verdicts(runs, positions)
@@ -243,6 +243,11 @@ def compared_jobs(
         alone=alone,
         num_left_out=max(0, sum(map(len, families)) - MOST_PAIRS),
     )
+
+
+def _is_of_pair(question: Question) -> bool:
+    """Whether a question compares two jobs with each other."""
+    return len(question.jobs) == len(question.sides) == 2 and question.is_test
 
 
 def _comparable(arms: Mapping[int, Arm]) -> list[list[int]]:
@@ -346,7 +351,8 @@ def findings(
     # A run that failed or was interrupted comes before everything that its episodes say; see `of_stopped_run`.
     names = [job.name for job in jobs]
     # Policies that meet on several tasks have one answer over all of them, which comes before those of the tasks.
-    found = [*_of_policies(compared.pairs, jobs)]
+    found = [_of_question(each) for each in answers if len(each.question.jobs) > 1 and not _is_of_pair(each.question)]
+    found += _of_policies(compared.pairs, jobs)
     found += [_of_pair(pair, names, at) for at, pair in enumerate(compared.pairs)]
     found += [_of_question(each) for each in answers if len(each.question.jobs) == 1]
     found = [replace(each, claim=plain_text(each.claim), figures=plain_text(each.figures)) for each in found]
@@ -404,11 +410,11 @@ def findings_so_far(answers: Sequence[stopping.Answer]) -> list[Finding]:
 
 def _of_question(answer: stopping.Answer) -> Finding:
     """Return the sentence of a question that the run asked."""
-    question = answer.question
-    asked = f"whether {question.jobs[0]} succeeds in more than {100 * (question.at_least or 0.0):g} %"
-    asked = " or ".join(question.jobs) if len(question.jobs) > 1 else asked
-    known = answer.verdict is not None
-    claim = stopping.verdict_in_words(question, answer.verdict) if known else f"Not decided: {asked}"
+    question, arms = answer.question, [*answer.question.sides]
+    asked = f"whether {arms[0]} succeeds in more than {100 * (question.at_least or 0.0):g} %"
+    asked = " or ".join(arms) if len(arms) > 1 else asked
+    is_known = answer.verdict is not None or not question.is_test
+    claim = stopping.verdict_in_words(answer) if is_known else f"Not decided: {asked}"
     return Finding(claim=plain_text(claim), figures=plain_text(f"{stopping.in_words(answer)}."))
 
 
@@ -511,7 +517,7 @@ def _of_policies(pairs: Sequence[PairOnPage], jobs: Sequence[JobOnPage]) -> Iter
     tasks: dict[tuple[str, str], set[tuple[str, int]]] = {}
     for pair in pairs:
         first, second, matched = jobs[pair.first].policy, jobs[pair.second].policy, pair.matched
-        if first == second or pair.verdict == UNFINISHED or pair.answer is not None:
+        if first == second or pair.verdict == UNFINISHED or pair.answer is not None or pair.could_stop:
             continue
         if (second, first) in groups:
             first, second, matched = second, first, replace(matched, first=matched.second, second=matched.first)

@@ -306,7 +306,7 @@ JOBS: tuple[Column[evidence.JobEvidence], ...] = (
            cell=lambda row: f"{row['measured_latency_p50_ms']:.0f}, {row['measured_latency_p95_ms']:.0f}"),
     Column("measured_latency_p95_ms", "Float64", lambda job: job.query_ms(95), file="timing", when=_LATE),
     Column("decision", "string", lambda job: "; ".join(
-           f"{each.question.name}: {verdict_in_words(each.question, each.verdict)}" for each in job.answers) or None,
+           f"{each.question.name}: {verdict_in_words(each)}" for each in job.answers) or None,
            "the answer to each [question](jobs.md#stopping-as-soon-as-the-answer-is-in) about the job: `new-vs-old: "
            "new is better than old`", when=_ASKED),
     Column("decided_at", "Int64", lambda job: job.needed if all(each.verdict for each in job.answers) else None,

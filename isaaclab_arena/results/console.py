@@ -276,7 +276,7 @@ def print_summary(
     ]
     answers = [*map(in_words, merged.answers)]
     if answers:
-        jobs = ", ".join(dict.fromkeys(job for answer in merged.answers for job in answer.question.jobs))
+        jobs = ", ".join(dict.fromkeys(arm for answer in merged.answers for arm in answer.question.sides))
         answers += [f"intervals of {jobs} are anytime-valid: they hold although the run looked after every episode"]
         if beyond := sum(row["episodes_beyond"] for row in merged.rows):
             ahead = "episodes had begun before the decision was known; they are kept and do not count"

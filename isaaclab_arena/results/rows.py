@@ -3,13 +3,13 @@
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from isaaclab_arena.config.options import UNKNOWN
-from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.config.schema import MAX_COUNT, JobConfig, Question
 from isaaclab_arena.interfaces.episode import Metric, Outcome
 from isaaclab_arena.results import statistics, stopping
 from isaaclab_arena.results.statistics import Interval, ScoredEpisodes
@@ -141,7 +141,8 @@ class JobEvidence:
             exact = statistics.clopper_pearson_interval(*counts, design_effect=scored.design_effect)
         elif scored.rate is not None:
             _, first = np.unique(statistics.draws_of(scored.conditions), return_index=True)
-            anytime = statistics.rate_interval(int(scored.success[first].sum()), len(first))
+            counts = stopping.RateCounts(successes=int(scored.success[first].sum()), trials=len(first))
+            anytime = stopping.anytime_interval(counts)
             interval = Interval(low=min(anytime.low, scored.rate), high=max(anytime.high, scored.rate))
         # A job without measured success has no rate to bound, however many episodes are missing.
         unscored, bounds = outcomes[Outcome.ERROR] + len(missing), None
@@ -365,9 +366,11 @@ class SuiteEvidence:
     status: str = field(init=False)  # of all jobs; where they differ, failed if one failed, else interrupted
     reproducible: str | None = field(init=False)  # the weakest guarantee of the tasks; None while a task has none
     scored: ScoredEpisodes = field(init=False)  # of all tasks
-    pooled: Interval | None = field(init=False)  # of the rate over all episodes
+    pooled: Interval | None = field(
+        init=False
+    )  # of the rate over all episodes; as that of the mean if a question may stop it
     mean_rate: float | None = field(init=False)  # of the tasks; None before each has a rate, for others would weigh in
-    interval: Interval | None = field(init=False)  # of that mean
+    interval: Interval | None = field(init=False)  # of that mean; the anytime one if a question may stop the suite
     bounds: Interval | None = field(init=False)  # of that mean, see `JobEvidence`
     saturated: float | None = field(init=False)  # share of action entries at or beyond their bounds
     simulation: Mapping[str, str | None] = field(init=False)
@@ -381,14 +384,26 @@ class SuiteEvidence:
         bounds = [(job.bounds.low, job.bounds.high) for job in jobs if job.bounds is not None]
         low, high = (sum(ends) / len(jobs) for ends in zip(*bounds, strict=True)) if bounds else (0.0, 1.0)
         lines = (line for job in jobs for line in job.lines)
+        rate = None if None in rates else mean([rate for rate in rates if rate is not None])
+        interval, pooled = statistics.mean_of_tasks([job.scored for job in jobs]), scored.wilson()
+        if any(job.answers for job in jobs):
+            # The evidence is that of a question about the suite, and is widened as that of a job.
+            tasks = {job.job.name: {line.episode_index: line for line in job.lines} for job in jobs}
+            asked = Question(name="", jobs=tuple(tasks), arms=(self.name,), max_episodes=MAX_COUNT, half_width=0.0)
+            asked = replace(asked, are_apart=any(each.question.are_apart for job in jobs for each in job.answers))
+            counts = stopping.Answering(asked, num_questions=1).look(tasks).counts
+            if interval is not None and pooled is not None and not isinstance(counts, stopping.PairCounts):
+                # All tasks have as many episodes, so all episodes together have the rate of their mean.
+                anytime, known = stopping.anytime_interval(counts), (rate or 0.0, scored.rate or 0.0)
+                interval = pooled = Interval(low=min(anytime.low, *known), high=max(anytime.high, *known))
         vars(self).update(
             config=jobs[0].job.config,
             status=str(statuses.pop() if len(statuses) == 1 else differing),
             reproducible=None if None in promises else max(promises, key=str, default=None),
             scored=scored,
-            pooled=scored.wilson(),
-            mean_rate=None if None in rates else mean([rate for rate in rates if rate is not None]),
-            interval=statistics.mean_of_tasks([job.scored for job in jobs]),
+            pooled=pooled,
+            mean_rate=rate,
+            interval=interval,
             bounds=Interval(low=low, high=high) if len(bounds) == len(jobs) else None,
             saturated=mean_over_steps((line.saturated_action_share, line.length) for line in lines),
             simulation=simulation(jobs),

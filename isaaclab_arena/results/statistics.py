@@ -9,17 +9,9 @@ import numpy as np
 import scipy
 from scipy.special import betaincinv, ndtri, stdtrit
 
-from isaaclab_arena.results.stopping import PRIOR, PairCounts, RateCounts, draw_of, log_e_value_of_rate
+from isaaclab_arena.results.stopping import PRIOR, Interval, PairCounts, draw_of
 
 # Success rates with their uncertainty. Pure functions; no tables, no files.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """The lower and the upper end of an interval, such as that of a rate, 0 to 1."""
-
-    low: float
-    high: float
 
 
 def standard_deviation(values: Sequence[float]) -> float | None:
@@ -115,22 +107,6 @@ def _score_interval(rate: float, trials: float, confidence: float) -> Interval:
     # At the ends, rounding would exclude the rate itself from the interval.
     low, high = max(0.0, centre - half), min(1.0, centre + half)
     return Interval(low=low if rate > 0 else 0.0, high=high if rate < 1 else 1.0)
-
-
-def rate_interval(successes: int, trials: int, *, alpha: float = 0.05) -> Interval:
-    """Return the interval of a success rate that is valid at every look at once, with confidence 1 - alpha."""
-    # A test for a fixed number of episodes is invalid if its own result stops the run. This interval has the rates
-    # against which the evidence is below 1 / alpha, by bisection towards both ends. Without trials it is 0 to 1.
-    counts, refuted, ends = RateCounts(successes=successes, trials=trials), -math.log(alpha), []
-    best = successes / trials if trials else 0.5
-    for end in (0.0, 1.0):
-        inner, outer = end if log_e_value_of_rate(counts, end) < refuted else best, end
-        # A float has 53 bits.
-        for _ in range(60):
-            middle = (inner + outer) / 2.0
-            inner, outer = (middle, outer) if log_e_value_of_rate(counts, middle) < refuted else (inner, middle)
-        ends.append(inner)
-    return Interval(low=ends[0], high=ends[1])
 
 
 # Rates and means of episodes that share conditions: they carry less information than as many distinct episodes.

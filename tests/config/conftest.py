@@ -12,10 +12,10 @@ from isaaclab_arena.errors import refuse
 
 @pytest.fixture
 def load(tmp_path):
-    def load_document(document: Any, defaults: JobDefaults | None = None) -> JobsFile:
+    def load_document(document: Any, defaults: JobDefaults | None = None, **options: Any) -> JobsFile:
         path = tmp_path / "jobs.json"
         path.write_text(json.dumps(document))
-        found = load_jobs_file(path, defaults)
+        found = load_jobs_file(path, defaults, **options)
         refuse(found.problems)
         return found
 

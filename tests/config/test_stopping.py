@@ -1,13 +1,16 @@
 """Rules that end a job early."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import yaml
 
+from isaaclab_arena.config.expansion.suites import SuiteTask
 from isaaclab_arena.config.loading import limited, load_jobs_file
 from isaaclab_arena.config.schema import Question, compared_groups
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.registry import Registry
 
 # Tests of comparisons and bars, from the file to questions or to everything that is wrong.
 
@@ -25,11 +28,27 @@ def document(*, jobs: Any = None, **blocks: Any) -> dict[str, Any]:
     return {"jobs": jobs or [job("new"), job("old")], **blocks}
 
 
+class Pair:
+    """A suite of two tasks."""
+
+    def tasks(self, options: Mapping[str, Any]) -> list[SuiteTask]:
+        del options
+        return [SuiteTask(label=label, environment="reach", options={"object": label}) for label in "ab"]
+
+
+SUITES = Registry("suite", {}, entry_point_group="isaaclab_arena.nobody")
+SUITES.register("pair", Pair())
+
+
+def suite(name: str, **changed: Any) -> dict[str, Any]:
+    return {**job(name, **changed), "suite": "pair", "arena_env_args": {"num_envs": 2}}
+
+
 @pytest.fixture
 def refusal(load):
     def load_and_fail(content: dict[str, Any]) -> str:
         with pytest.raises(ConfigError) as refused:
-            load(content)
+            load(content, suites=SUITES)
         assert all(problem.file for problem in refused.value.problems)
         return " | ".join(f"{problem.key}: {problem.message}" for problem in refused.value.problems)
 
@@ -43,6 +62,46 @@ def test_comparisons_and_bars_become_questions(load):
         Question(name="no-regression", jobs=("new", "old"), max_episodes=50, margin=0.05),
         Question(name="new at least 0.8", jobs=("new",), max_episodes=50, at_least=0.8),
     )
+
+
+def test_suites_are_asked_about_by_their_names_and_a_pattern_enters_a_race(load):
+    jobs = [suite("s-new"), suite("s-old", num_episodes=40), job("go-1"), job("go-2"), job("go-3", num_episodes=60)]
+    comparisons = [
+        {"name": "suites", "jobs": ["s-new", "s-old"], "stop": {"max_episodes": 40}},
+        {"name": "race", "jobs": ["go-*"], "select": "best", "stop": {"max_episodes": 50}},
+        {"name": "race of suites", "jobs": ["s-*"], "select": "best", "stop": {"max_episodes": 30}},
+    ]
+    bar = {"job": "s-new", "stop": {"half_width": 0.05}}
+    both, tasks = ("s-new-a", "s-new-b", "s-old-a", "s-old-b"), ("s-new", "s-old")
+    asked = load(document(jobs=jobs, comparisons=comparisons, bars=[bar]), suites=SUITES).questions
+    assert asked == (
+        Question(name="suites", jobs=both, arms=tasks, max_episodes=40, are_apart=True),
+        Question(name="race", jobs=("go-1", "go-2", "go-3"), max_episodes=50, selects_best=True),
+        Question(name="race of suites", jobs=both, arms=tasks, max_episodes=30, selects_best=True, are_apart=True),
+        Question(
+            name="s-new within 0.05", jobs=both[:2], arms=tasks[:1], max_episodes=50, half_width=0.05, are_apart=True
+        ),
+    )
+    assert asked[0].sides == {"s-new": both[:2], "s-old": both[2:]}
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"seed": 1}, "'s-new-a' and 's-old-a' give no pairs: the seed of its conditions is 0 and 1"),
+        (
+            {"num_episodes": 40},
+            "stop.max_episodes: is missing: 's-new-a' has 50 episodes and 's-old-a' has 40 episodes",
+        ),
+        ({"num_episodes": None, "num_steps": 9}, "job 's-old-a' has num_steps; give it num_episodes instead"),
+    ],
+    ids=str,
+)
+def test_suites_that_cannot_be_compared_are_refused_once(refusal, other, told):
+    asked = {**COMPARISON, "jobs": ["s-new", "s-old"], "stop": {}}
+    said = refusal(document(jobs=[suite("s-new"), suite("s-old", **other)], comparisons=[asked]))
+    assert told in said
+    assert "s-old-b" not in said
 
 
 def test_yaml_and_experiments_of_arena_say_the_same(load, tmp_path):
@@ -80,7 +139,15 @@ def test_a_question_gives_a_length_to_jobs_that_say_none_and_may_be_limited(load
         ({"jobs": ["new", "odl"]}, "comparisons[0].jobs: there is no job 'odl'; did you mean 'old'?"),
         ({"jobs": ["new", "new"]}, "comparisons[0].jobs: compares job 'new' with itself"),
         ({"jobs": ["new", "new"], "stop": {}}, "comparisons[0].jobs: compares job 'new' with itself"),
-        ({"jobs": ["new"]}, "comparisons[0].jobs"),
+        ({"jobs": ["new"]}, "comparisons[0].jobs: names 1, and two are compared; select: best takes more"),
+        ({"jobs": ["new", "old", "third"]}, "comparisons[0].jobs: names 3, and two are compared"),
+        ({"jobs": ["new"], "select": "best"}, "comparisons[0].jobs: names 1, and the best is selected of two or more"),
+        ({"jobs": ["odl*"], "select": "best"}, "comparisons[0].jobs: there is no job 'odl*'"),
+        ({"select": "worst"}, 'comparisons[0].select: "worst"'),
+        ({"select": "best", "margin": 0.1}, "comparisons[0].margin: excludes select"),
+        ({"stop": {"half_width": 0.1}}, "comparisons[0].stop.half_width: unknown key"),
+        ({"jobs": ["suite", "old"]}, "'suite' and 'old' give no pairs: they have other tasks"),
+        ({"jobs": ["suite-a", "old"]}, "job 'suite-a' is a task of suite 'suite'; name the suite"),
         ({"jobs": ["new", "new-vs-old"]}, "'new-vs-old' is a comparison; name the jobs themselves"),
         ({"name": "new"}, "comparisons[0].name: 'new' is the name of a job too"),
         ({"name": "a/b"}, "comparisons[0].name: 'a/b' holds a slash"),
@@ -99,7 +166,8 @@ def test_a_question_gives_a_length_to_jobs_that_say_none_and_may_be_limited(load
 def test_a_mistake_in_a_comparison_is_told_with_its_key(refusal, changed, told):
     first = {**COMPARISON, "name": "first"} if changed.get("name") == "first" else None
     told = told.replace("[0]", "[1]") if first else told
-    assert told in refusal(document(comparisons=[*filter(None, [first]), {**COMPARISON, **changed}]))
+    jobs = [job("new"), job("old"), job("third"), suite("suite")]
+    assert told in refusal(document(jobs=jobs, comparisons=[*filter(None, [first]), {**COMPARISON, **changed}]))
 
 
 @pytest.mark.parametrize(
@@ -107,6 +175,10 @@ def test_a_mistake_in_a_comparison_is_told_with_its_key(refusal, changed, told):
     [
         ({"bars": [{**BAR, "at_least": 1.2}]}, "bars[0].at_least: must be less than 1.0, got 1.2"),
         ({"bars": [{**BAR, "at_least": 0.0}]}, "bars[0].at_least: must be greater than 0.0, got 0.0"),
+        ({"bars": [{**BAR, "at_least": None}]}, "bars[0].at_least: is missing; give it, or stop.half_width"),
+        ({"bars": [{**BAR, "stop": {"half_width": 0.1}}]}, "bars[0].at_least: excludes stop.half_width"),
+        ({"bars": [{**BAR, "stop": {"half_width": 0}}]}, "bars[0].stop.half_width: must be greater than 0.0, got 0"),
+        ({"bars": [{**BAR, "stop": {"half_width": 0.5}}]}, "bars[0].stop.half_width: must be less than 0.5, got 0.5"),
         ({"bars": [{**BAR, "job": "never"}]}, "bars[0].job: there is no job 'never'"),
         ({"bars": [{**BAR, "name": "old"}]}, "bars[0].name: 'old' is the name of a job too"),
         ({"bars": [3]}, "bars[0]: 3 is not a mapping"),

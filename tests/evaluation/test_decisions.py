@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 
-from isaaclab_arena.config.schema import Question
+from isaaclab_arena.config.schema import Question, SuiteMember
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
@@ -273,3 +273,57 @@ def test_two_saved_starts_that_are_played_again_and_again_decide_nothing(tmp_pat
     assert (answer.verdict, answer.episodes, answer.repeated) == (None, 20, 18)
     assert merged.jobs["distinct_conditions"].tolist() == [2, 2]
     assert merged.jobs["success_low"].tolist()[0] < 0.2
+
+
+def suites(new: Sequence[float], old: Sequence[float], **config) -> list[Job]:
+    """Return the tasks of two suites, with the skill of the new and the old policy in each."""
+    builder, jobs = CoinBuilder(ContestEnvironment), []
+    for name, skills in {"new": new, "old": old}.items():
+        for task, skill in zip("abc", skills, strict=False):
+            member = SuiteMember(name=name, suite="contest", task=task)
+            named = {"index": len(jobs), "builder": builder, "suite": member, "policy_class": Counted}
+            jobs.append(contestant(f"{name}-{task}", skill, **named, **config))
+    return jobs
+
+
+def of_suites(jobs: Sequence[Job], **asked) -> Question:
+    return Question(name="suites", jobs=tuple(job.config.name for job in jobs), max_episodes=100, **asked)
+
+
+@pytest.mark.parametrize(("num_envs", "assignment"), [(4, "round_robin"), (7, "split"), (16, "dynamic")])
+def test_suites_take_turns_and_stop_together_whatever_the_env_slots_and_the_assignment(tmp_path, num_envs, assignment):
+    jobs = suites([0.9, 0.8, 1.0], [0.6, 0.8, 0.3], num_envs=num_envs, num_episodes=100)
+    merged = contest(tmp_path, jobs, [of_suites(jobs, arms=("new", "old"))], assignment=assignment)
+    assert decision(merged) == (Verdict.BETTER, 15)
+    assert merged.jobs["episodes"].tolist() == [15] * 6
+    assert "suites: new is better than old over 3 tasks" in merged.jobs["decision"].tolist()
+    rows = merged.suites.to_dict("records")
+    for row in rows:
+        # The interval is valid although the run looked after every block, so it is wider than that of a fixed number.
+        assert row["mean_low"] < row["mean_rate"] < row["mean_high"]
+        assert (row["pooled_low"], row["pooled_high"]) == (row["mean_low"], row["mean_high"])
+    assert merged.complete
+
+
+def test_a_race_of_jobs_plays_a_fraction_of_the_episodes_and_names_the_best(tmp_path, capsys):
+    builder, skills = CoinBuilder(ContestEnvironment), [0.1, 0.2, 0.3, 0.5, 0.95]
+    jobs = [contestant(f"step-{at}", skill, index=at, builder=builder) for at, skill in enumerate(skills)]
+    race = Question(name="race", jobs=tuple(job.config.name for job in jobs), max_episodes=200, selects_best=True)
+    merged = contest(tmp_path, jobs, [race])
+    (answer,) = merged.answers
+    assert (answer.verdict, answer.left, len(builder.built)) == (Verdict.BEST, ("step-4",), 1)
+    played = merged.jobs["episodes"].tolist()
+    assert played == sorted(played)
+    assert sum(played) < 200
+    assert "step-4 is the best of 5" in capsys.readouterr().out
+    assert set(merged.jobs["decision"]) == {"race: step-4 is the best of 5"}
+
+
+def test_a_suite_plays_until_its_interval_is_narrow(tmp_path):
+    jobs = suites([0.9, 0.5, 1.0], [], num_episodes=100)
+    asked = of_suites(jobs, arms=("new",), half_width=0.12)
+    merged = contest(tmp_path, jobs, [asked])
+    (answer,), (row,) = merged.answers, merged.suites.to_dict("records")
+    assert (answer.verdict, answer.episodes < 60) == (Verdict.NARROW, True)
+    assert row["mean_high"] - row["mean_low"] <= 0.24
+    assert merged.jobs["episodes"].tolist() == [answer.episodes] * 3

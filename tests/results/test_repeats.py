@@ -14,8 +14,8 @@ from isaaclab_arena.interfaces.episode import SEED_CONDITION
 from isaaclab_arena.results.console import caveats, group_by, groups_table
 from isaaclab_arena.results.exports import export_lerobot
 from isaaclab_arena.results.merge import merge_results, records, write_tables
-from isaaclab_arena.results.statistics import rate_interval, wilson_interval
-from isaaclab_arena.results.stopping import PairCounts
+from isaaclab_arena.results.statistics import wilson_interval
+from isaaclab_arena.results.stopping import PairCounts, RateCounts, anytime_interval
 from isaaclab_arena.storage.ledger import JobReport, read_run_plan, write_attempt, write_run_plan
 from isaaclab_arena.tracking.watched_run import OpenedTracker, WatchedRun
 from tests.analysis.recorded_runs import write_run
@@ -130,7 +130,7 @@ def test_a_question_bets_once_on_each_start_and_the_interval_holds_what_it_count
     assert answer.counts == PairCounts(both=0, only_first=2, only_second=0, neither=0)
     assert "* better: episodes that do not count: 38 repeat the conditions of an earlier one" in caveats(merged)
     row = records(merged.jobs)[0]
-    assert (row["success_low"], row["success_high"]) == (rate_interval(2, 2).low, 1.0)
+    assert (row["success_low"], row["success_high"]) == (anytime_interval(RateCounts(successes=2, trials=2)).low, 1.0)
     write_tables(run, merged)
     [told] = json.loads((run / "results.json").read_text())["answers"]
     assert told["repeated"] == 38

@@ -16,14 +16,19 @@ from isaaclab_arena.evaluation.planning import AnswerWatch
 from isaaclab_arena.interfaces.episode import POLICY_LOST
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.rows import JobEvidence, JobResultStatus
-from isaaclab_arena.results.statistics import rate_interval
 from isaaclab_arena.results.stopping import (
+    Answer,
     Answering,
+    BlockCounts,
     PairCounts,
     RateCounts,
     Verdict,
     answers_of,
+    anytime_interval,
+    decided,
     error_streak,
+    in_words,
+    log_e_value_of_blocks,
     log_e_value_of_difference,
     log_e_value_of_equality,
     log_e_value_of_rate,
@@ -131,7 +136,7 @@ def test_a_bar_is_decided_where_the_anytime_interval_leaves_it():
         answer = the_answer(question, arms(rate, 0.5))
         assert answer.verdict is verdict
         assert isinstance(answer.counts, RateCounts)
-        interval = rate_interval(answer.counts.successes, answer.counts.trials, alpha=0.05)
+        interval = anytime_interval(answer.counts)
         assert interval.low > 0.8 if verdict is Verdict.REACHED else interval.high < 0.8
 
 
@@ -216,14 +221,164 @@ def test_a_fair_game_makes_nobody_rich_however_often_one_looks():
 
 
 def test_at_the_ends_of_the_interval_the_evidence_is_just_enough():
-    interval = rate_interval(18, 20, alpha=0.05)
+    interval = anytime_interval(RateCounts(successes=18, trials=20))
     for rate in (interval.low, interval.high):
         whole, _ = quad(wealth, 0.0, 1.0, args=(18, 2, rate))
         assert whole == pytest.approx(20.0, rel=1e-4)
-    assert (rate_interval(0, 0).low, rate_interval(0, 0).high) == (0.0, 1.0)
-    assert (rate_interval(0, 20).low, rate_interval(20, 20).high) == (0.0, 1.0)
+    assert (
+        anytime_interval(RateCounts(successes=0, trials=0)).low,
+        anytime_interval(RateCounts(successes=0, trials=0)).high,
+    ) == (0.0, 1.0)
+    assert (
+        anytime_interval(RateCounts(successes=0, trials=20)).low,
+        anytime_interval(RateCounts(successes=20, trials=20)).high,
+    ) == (0.0, 1.0)
     assert log_e_value_of_rate(RateCounts(successes=1, trials=1), 0.0) == math.inf
     assert log_e_value_of_rate(RateCounts(successes=0, trials=0), 0.0) == 0.0
+
+
+SUITE = Question(name="suites", jobs=("new-a", "new-b", "old-a", "old-b"), arms=("new", "old"), max_episodes=50)
+SUITE = replace(SUITE, are_apart=True)
+RACE = Question(name="race", jobs=("good", "fair", "bad"), selects_best=True, max_episodes=200)
+
+
+def played(rates: dict[str, float], *, seed: int = 0, number: int = 200) -> dict[str, dict[int, CommitLine]]:
+    """Return episodes in which the same draw decides for all jobs."""
+    drawn = np.random.default_rng(seed).random(number)
+    return {job: arm((drawn < rate).tolist()) for job, rate in rates.items()}
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(1, 0), (3, 1), (9, 2), (2, 9), (0, 0)])
+def test_blocks_of_one_task_are_worth_as_much_as_its_episodes(wins, losses):
+    pairs = PairCounts(both=1, only_first=wins, only_second=losses, neither=4)
+    blocks = BlockCounts(tasks=1, is_paired=True, sums=((-1, losses), (0, 5), (1, wins)))
+    assert log_e_value_of_blocks(blocks, 0.0) == pytest.approx(log_e_value_of_equality(pairs), abs=1e-9)
+    alone = BlockCounts(tasks=1, is_paired=False, sums=((0, losses), (1, wins)))
+    rates = RateCounts(successes=wins, trials=wins + losses)
+    assert log_e_value_of_blocks(alone, 0.3) == pytest.approx(log_e_value_of_rate(rates, 0.3), abs=1e-9)
+    many, few = anytime_interval(alone), anytime_interval(rates)
+    assert (many.low, many.high) == pytest.approx((few.low, few.high))
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_tasks_with_unequal_rates_seldom_differ_by_luck_even_if_a_seed_decides_for_all(is_shared):
+    """The mean rates are equal, those of the tasks differ by up to 100 points."""
+    generator, rates = np.random.default_rng(2), np.array([[0.0, 0.2, 0.5, 1.0], [0.9, 0.4, 0.4, 0.0]])
+    false_stops = 0
+    for _ in range(100):
+        success = generator.random((30, 1, 1 if is_shared else 4)) < rates
+        ahead = (success[:, 0].astype(int) - success[:, 1]).tolist()
+        blocks = BlockCounts(tasks=4, is_paired=True)
+        looks = (blocks := blocks.with_block(each, apart=not is_shared) for each in ahead)
+        false_stops += any(log_e_value_of_blocks(each, 0.0) >= math.log(20.0) for each in looks)
+    assert false_stops / 100 <= 0.05
+
+
+def test_suites_are_decided_by_the_blocks_that_all_their_tasks_have_finished():
+    rates = {"new-a": 0.9, "new-b": 0.7, "old-a": 0.4, "old-b": 0.6}
+    finished = played(rates)
+    answer = the_answer(SUITE, finished)
+    assert answer.verdict is Verdict.BETTER
+    assert isinstance(answer.counts, BlockCounts)
+    # Each task has conditions of its own, so each of its episodes is a bet.
+    assert sum(number for _, number in answer.counts.sums) == 2 * answer.episodes < 100
+    # If tasks share a seed, or conditions in one environment, they may depend on each other: a block is one bet.
+    seeded = {job: {at: replace(line, conditions={}) for at, line in own.items()} for job, own in finished.items()}
+    for question, lines in ((SUITE, seeded), (replace(SUITE, are_apart=False), finished)):
+        alike = the_answer(question, lines)
+        assert isinstance(alike.counts, BlockCounts)
+        assert sum(number for _, number in alike.counts.sums) == alike.episodes >= answer.episodes
+    assert "new is better than old over 2 tasks" in in_words(answer)
+    assert needed_episodes("old-b", [answer]) == answer.episodes
+    # A block lacks an episode of one task, so it decides nothing, and an error leaves out the whole block.
+    gap = {**finished, "old-b": {index: line for index, line in finished["old-b"].items() if index != 3}}
+    assert the_answer(SUITE, gap).episodes == 3
+    failed = {**finished, "old-b": arm([None, *[False] * 199])}
+    assert (the_answer(SUITE, failed).left_out, the_answer(SUITE, failed).verdict) == (1, Verdict.BETTER)
+    # Conditions of one task that were bet on before leave out the block, too.
+    repeated = {job: arm([job < "o"] * 50, lambda index: str(index % 2)) for job in ("new-b", "old-b")}
+    assert the_answer(SUITE, {**finished, **repeated}).repeated == 48
+
+
+def test_a_margin_and_a_bar_hold_for_the_mean_of_tasks():
+    finished = played({"new-a": 0.9, "new-b": 0.6, "old-a": 0.9, "old-b": 0.55})
+    margin = the_answer(replace(SUITE, margin=0.3, max_episodes=200), finished)
+    assert (margin.verdict, in_words(margin).count("over 2 tasks")) == (Verdict.NO_WORSE, 1)
+    bar = Question(name="bar", jobs=("new-a", "new-b"), arms=("new",), max_episodes=200, at_least=0.5)
+    assert the_answer(bar, finished).verdict is Verdict.REACHED
+    assert the_answer(replace(bar, at_least=0.95), finished).verdict is Verdict.MISSED
+
+
+@pytest.mark.parametrize("arms", [(), ("new",)])
+def test_an_interval_ends_a_bar_at_the_first_episode_that_makes_it_narrow_enough(arms):
+    jobs = ("new-a", "new-b") if arms else ("new-a",)
+    question = Question(name="width", jobs=jobs, arms=arms, max_episodes=1000, half_width=0.1)
+    finished = played({"new-a": 0.9, "new-b": 0.6}, number=1000)
+    answer = the_answer(question, finished)
+    assert (answer.verdict, answer.episodes < 300) == (Verdict.NARROW, True)
+    earlier = the_answer(replace(question, max_episodes=answer.episodes - 1), finished)
+    widths = []
+    for each in (answer, earlier):
+        assert not isinstance(each.counts, PairCounts)
+        interval = anytime_interval(each.counts)
+        widths.append(interval.high - interval.low)
+        assert f"succeeds in {100 * interval.low:.1f} to {100 * interval.high:.1f} %" in in_words(each)
+    assert widths[0] <= 0.2 < widths[1]
+    assert earlier.verdict is None
+
+
+def test_an_interval_holds_the_rate_although_its_own_width_ended_the_run():
+    generator, held, question = np.random.default_rng(3), 0, Question(name="w", jobs=("a",), max_episodes=10**6)
+    narrow = Answer(
+        question=replace(question, half_width=0.15), episodes=0, counts=RateCounts(successes=0, trials=0),
+        log_e_value=0.0, needed_log_e_value=math.log(20.0),
+    )  # fmt: skip
+    for _ in range(100):
+        wins = np.cumsum(generator.random(400) < 0.8).tolist()
+        looks = (decided(replace(narrow, counts=RateCounts(successes=w, trials=n))) for n, w in enumerate(wins, 1))
+        counts = next(each.counts for each in looks if each.verdict is Verdict.NARROW)
+        assert isinstance(counts, RateCounts)
+        interval = anytime_interval(counts)
+        held += interval.low <= 0.8 <= interval.high
+    assert held / 100 >= 0.95
+
+
+@pytest.mark.parametrize("order", range(3))
+def test_a_race_leaves_out_a_job_as_soon_as_another_is_better_and_names_the_last_one(order):
+    finished = played({"good": 0.9, "fair": 0.6, "bad": 0.1}, seed=order)
+    answer = the_answer(RACE, finished)
+    assert (answer.verdict, answer.left) == (Verdict.BEST, ("good",))
+    (first, early), (second, late) = answer.out
+    assert (first, second, early < late == answer.episodes < 100) == ("bad", "fair", True)
+    assert [needed_episodes(job, [answer]) for job in RACE.jobs] == [late, late, early]
+    played_episodes = 2 * late + early
+    assert in_words(answer) == (
+        f"race: decided after {late} of 200, with {played_episodes} of 600 episodes in all: good is the best of 3"
+    )
+    # The job that is out needs no later episode, and the order in which episodes end changes nothing.
+    growing, answering = {job: dict[int, CommitLine]() for job in RACE.jobs}, Answering(RACE, num_questions=1)
+    ends = [(job, index) for job in RACE.jobs for index in range(early if job == "bad" else 200)]
+    random.Random(order).shuffle(ends)
+    for job, index in ends:
+        growing[job][index] = finished[job][index]
+        answering.look(growing)
+    assert answering.answer == answer
+
+
+def test_a_race_of_equals_names_those_that_may_be_the_best_and_an_error_stops_no_other():
+    finished = played({"good": 0.8, "fair": 0.8, "bad": 0.1})
+    answer = the_answer(RACE, {**finished, "fair": {**finished["fair"], 3: arm([None] * 4)[3]}})
+    assert (answer.verdict, answer.left, answer.left_out) == (None, ("good", "fair"), 1)
+    assert in_words(answer).endswith("the best is one of good, fair")
+    assert in_words(answer).startswith("race: undecided after 200 of 200")
+
+
+def test_races_and_intervals_keep_their_share_of_alpha_when_tests_are_decided_late():
+    finished = {**WON, "third": arm([True] * 43 + [False] * 7)}
+    late = replace(BETTER, name="late", jobs=("new", "third"), max_episodes=50)
+    narrow = Question(name="narrow", jobs=("new",), max_episodes=5, half_width=0.1)
+    assert [each.verdict for each in answers_of([late], finished)] == [Verdict.BETTER]
+    assert [each.verdict for each in answers_of([late, narrow], finished)] == [None, None]
 
 
 def with_errors(*errors: str) -> list[CommitLine]:
