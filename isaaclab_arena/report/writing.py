@@ -242,7 +242,7 @@ def page_of(
         # Imported where it is used: it takes torch and Pillow, and most pages have no use for it.
         where = "isaaclab_arena.analysis.robustness:shown_robustness"
         robustness = tuple(imported(where)(run.arms.values()) for run in changed)
-        controls = tuple(map(imported("isaaclab_arena.analysis.controls:shown_controls"), controlled))
+        controls = tuple(imported("isaaclab_arena.analysis.controls:shown_controls")(run) for run in controlled)
     # Films that have room, and the traces of their episodes.
     explaining = dict(enumerate(frozenset(at for reason in job.reasons for at in reason.filmed) for job in jobs))
     failed = dict(enumerate(job.failed for job in jobs))

@@ -324,7 +324,7 @@ def test_pictures_are_compressed_last_as_a_camera_does():
 
 @pytest.mark.parametrize(("stops", "grey"), [(0.0, 128), (1.0, 175), (-1.0, 93), (6.0, 255)])
 def test_exposure_counts_in_light_and_not_in_colours(stops, grey):
-    assert tone_table(stops, 1.0)[128] == grey
+    assert tone_table(stops, 1.0, 1.0)[128] == grey
 
 
 def test_blur_keeps_an_even_picture_and_spreads_a_point():
