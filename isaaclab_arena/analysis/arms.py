@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isaaclab_arena.environments.variations.overrides import differs_only_by
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.results import statistics
 from isaaclab_arena.results.merge import Tables, keys_in, read
@@ -282,22 +281,6 @@ def match(
         only_first=len(first.episodes) - len(one),
         only_second=len(second.episodes) - len(one),
     )
-
-
-def match_varied(benign: Arm, arm: Arm, may_vary: Callable[[str], bool]) -> MatchedEpisodes:
-    """Pair the episodes of a job without error with those of an arm that differs by some variations alone."""
-    # The variations that only the arm turns on must be among those that may vary, and a pair may differ only in the
-    # conditions that these change.
-    suffix = ".enabled"
-    before, now = (
-        {key.removesuffix(suffix) for key, value in each.entry.variations.items() if key.endswith(suffix) and value}
-        for each in (benign, arm)
-    )
-    keys = frozenset(now - before)
-    is_meant = all(map(may_vary, keys))
-    return match(
-        benign, arm, alike=lambda was, now: is_meant and differs_only_by(json.loads(was), json.loads(now), keys)
-    ).without_errors()
 
 
 @dataclass(frozen=True, kw_only=True)

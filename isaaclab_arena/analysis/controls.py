@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isaaclab_arena.analysis.arms import Arm, PairedDifference, ReadRun, match_varied, paired_difference, read_run
+from isaaclab_arena.analysis.arms import Arm, PairedDifference, ReadRun, paired_difference, read_run
+from isaaclab_arena.analysis.robustness import match_varied
 from isaaclab_arena.config.expansion.suites import CONTROL_LABEL, CONTROLS, CONTROLS_KEY
 from isaaclab_arena.environments.variations.overrides import BENIGN, CONTROLLED
 from isaaclab_arena.logs import plain_text

@@ -1,16 +1,17 @@
 """The cost of changed episodes: each arm against its benign arm, as tables, sentences and pictures."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from isaaclab_arena.analysis.arms import Arm, PairedDifference, match_varied, paired_difference
+from isaaclab_arena.analysis.arms import Arm, MatchedEpisodes, PairedDifference, match, paired_difference
 from isaaclab_arena.analysis.picture import Mark, Picture, RateCurve, Words, png, rate_plot, svg
 from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY
-from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN
+from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, differs_only_by
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import statistics
 from isaaclab_arena.results.columns import Column, Show, markdown_table, table_of, text_table
@@ -60,6 +61,22 @@ def drops(arms: Iterable[Arm]) -> tuple[Drop, ...]:
             adjusted |= {(axis, level): value for (axis, _), value in zip(tested, p_values, strict=True)}
         found += [replace(each, holm_p=adjusted.get((each.axis, each.level))) for each in costs]
     return tuple(found)
+
+
+def match_varied(benign: Arm, arm: Arm, may_vary: Callable[[str], bool]) -> MatchedEpisodes:
+    """Pair the episodes of a job without error with those of an arm that differs by some variations alone."""
+    # The variations that only the arm turns on must be among those that may vary, and a pair may differ only in the
+    # conditions that these change.
+    suffix = ".enabled"
+    before, now = (
+        {key.removesuffix(suffix) for key, value in each.entry.variations.items() if key.endswith(suffix) and value}
+        for each in (benign, arm)
+    )
+    keys = frozenset(now - before)
+    is_meant = all(map(may_vary, keys))
+    return match(
+        benign, arm, alike=lambda was, now: is_meant and differs_only_by(json.loads(was), json.loads(now), keys)
+    ).without_errors()
 
 
 def _drop(job: str, arm: Arm, benign: Arm | None) -> Drop:
