@@ -132,6 +132,7 @@ MISTAKES = {
     "robustness jobs.json --axis light": "did you mean '--axes'?",
     "robustness jobs.json --axes robot_strat --output_dir arms": "did you mean 'robot_start'?",
     "robustness out/first --num_envs 3": "--num_envs",
+    "controls jobs.json --output_dri arms": "did you mean '--output_dir'?",
     "quickstart there --limt 2": "did you mean '--limit'?",
     "quickstart no.pt": "is no directory; name another one",
     "new polcy mine": "Expected one of ('policy', 'task', 'robot')",

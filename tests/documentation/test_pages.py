@@ -159,7 +159,7 @@ def test_the_documented_variations_are_the_programs(capsys):
 
 
 def test_the_jobs_of_the_page_of_robustness_are_the_ones_that_it_names(tmp_path, capsys):
-    (body,) = blocks(page_of("how_to/robustness.md"), "yaml")
+    body, _ = blocks(page_of("how_to/robustness.md"), "yaml")
     (tmp_path / "jobs.yaml").write_text(body)
     assert main(["validate", "--json", str(tmp_path / "jobs.yaml")]) == 0
     [file] = json.loads(capsys.readouterr().out)["files"]
