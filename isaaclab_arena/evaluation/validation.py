@@ -638,9 +638,13 @@ def robustness_arms(job: JobConfig, asked: Robustness, *, may_import: bool = Tru
     arms = []
     for axis, levels in {BENIGN: {0: {}}, **settings}.items():
         for level, own in levels.items():
-            name = f"{job.name}-{axis}" if axis == BENIGN else f"{job.name}-{axis}-{level}"
+            end = axis if axis == BENIGN else f"{axis}-{level}"
             labels = {**job.labels, ROBUSTNESS_KEY: job.name, AXIS_LABEL: axis, LEVEL_LABEL: str(level)}
-            arms.append(replace(job, name=name, labels=labels, variations={**job.variations, **own}))
+            arm = replace(job, name=f"{job.name}-{end}", labels=labels, variations={**job.variations, **own})
+            # Changed arms of a suite's tasks are a suite of their own: its rate must not be a mean with the benign one.
+            if job.suite is not None and axis != BENIGN:
+                arm = replace(arm, suite=replace(job.suite, name=f"{job.suite.name}-{end}"))
+            arms.append(arm)
     wrong = next((problem for arm in arms if (problem := name_problem(arm.name))), None)
     if wrong is not None:
         raise ConfigError(f"with an axis and a level behind it, {wrong}", key="name")

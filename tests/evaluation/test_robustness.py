@@ -8,7 +8,7 @@ import pytest
 
 from isaaclab_arena.config.expansion.suites import Robustness
 from isaaclab_arena.config.loading import hash_jobs, read_jobs
-from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.config.schema import JobConfig, SuiteMember
 from isaaclab_arena.environments.variations.overrides import AXES, EDGE_LEVEL, Axis, enabled_variations
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.validation import robustness_arms
@@ -62,6 +62,12 @@ def test_axes_that_a_job_cannot_have_are_left_out_of_all_and_said(caplog):
     said = {line.rpartition(": ")[2]: line for line in caplog.messages}
     assert "object_mass" in said["'open_drawer' has no such variation"]
     assert "light, " in said["it changes pictures only, and the job has no cameras (enable_cameras)"]
+
+
+def test_the_changed_arms_of_a_suites_task_are_a_suite_of_their_own():
+    task = replace(job_of(), suite=SuiteMember(name="mine", suite="any", task="lift"))
+    arms = robustness_arms(task, Robustness(axes=("object_mass",), levels=(5,)))
+    assert [arm.suite and arm.suite.name for arm in arms] == ["mine", "mine-object_mass-5"]
 
 
 def test_a_job_with_cameras_has_the_axes_of_pictures():
