@@ -325,12 +325,12 @@ def widths(options: Options, generator: np.random.Generator) -> Iterator[Figure]
 
     asked = Question(name="", jobs=("",), max_episodes=1, half_width=0.05)
     for rate, tasks in ((0.5, 1), (0.8, 1), (0.95, 1), (0.8, 10)):
-        held, lengths, repeats = 0, [], options.repeats // 10
+        held, lengths, repeats = 0, [], options.repeats // 20
         rates = np.full(1, rate) if tasks == 1 else np.linspace(2 * rate - 1, 1, tasks)
         for _ in range(repeats):
             counts: RateCounts | BlockCounts = RateCounts(successes=0, trials=0)
             counts = counts if tasks == 1 else BlockCounts(tasks=tasks, is_paired=False)
-            for successes in (generator.random((1_500, tasks)) < rates).astype(int).tolist():
+            for successes in (generator.random((3_000, tasks)) < rates).astype(int).tolist():
                 if isinstance(counts, BlockCounts):
                     counts = counts.with_block(successes, apart=True)
                 else:
@@ -346,7 +346,7 @@ def widths(options: Options, generator: np.random.Generator) -> Iterator[Figure]
         what = "to within 5 points: the interval holds the rate when its width ends the run"
         yield Figure(what=what, setting=setting, value=held / repeats, at_least=1.0 - ALPHA)
         what, mean = "to within 5 points: mean number of episodes", float(np.mean(lengths))
-        yield Figure(what=what, setting=setting, value=mean, at_most=1_200, unit="episodes")
+        yield Figure(what=what, setting=setting, value=mean, at_most=1_500, unit="episodes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -426,7 +426,7 @@ def main(options: Options) -> int:
 {options.repeats:,} comparisons, families or streams for each figure, from a fixed seed. All levels are 5 %. A share of
 so many is known to about {noise:.1f} points. Streams are looked at after every pair, up to {options.looks}. A
 correlation of 0.5 says that half of the conditions decide alone. A block is an episode of each task. Suites have half
-of the repetitions, widths a tenth, races a fiftieth; in a race half of the conditions decide alone."""
+of the repetitions, widths a twentieth, races a fiftieth; in a race half of the conditions decide alone."""
     page.write(text, table)
     return 0 if kept else 1
 
