@@ -1,5 +1,6 @@
 """An environment as Gymnasium sees it, vectorised or single."""
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -75,7 +76,8 @@ def test_terms_outside_of_policy_and_cameras_are_named_with_their_group_and_sing
     environment = CoinEnvironment(CoinConfig(), 2)
     number, place = ArraySpec(shape=()), ArraySpec(shape=(3,))
     environment.observation_spec = {"policy": {"clock": number}, "critic": {"clock": place}, "reward": number}
-    spaces = EnvironmentVectorEnv(environment, observations=ObservationForm.DICT).single_observation_space.spaces
+    spaces = EnvironmentVectorEnv(environment, observations=ObservationForm.DICT).single_observation_space
+    assert isinstance(spaces, gymnasium.spaces.Dict)
     assert {name: space.shape for name, space in spaces.items()} == {
         "clock": (1,),
         "critic_clock": (3,),

@@ -17,7 +17,7 @@ from isaaclab_arena.environments.catalog import SUITES
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import main as limit_main
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.validation import resolve_jobs, robustness_arms
+from isaaclab_arena.evaluation.validation import arms_of, resolve_jobs
 from isaaclab_arena.storage.dataset import consolidate
 from isaaclab_arena.storage.episode_file import RecordedEpisode
 from isaaclab_arena.storage.episodes import write_episode
@@ -33,7 +33,7 @@ ELSEWHERE = sorted(path for path in (JOBS_DIRECTORY / "benchmarks").iterdir() if
 
 @pytest.mark.parametrize("path", JOB_FILES, ids=lambda path: path.name)
 def test_every_job_file_can_be_run(path):
-    jobs_file = load_jobs_file(path, arms=robustness_arms)
+    jobs_file = load_jobs_file(path, arms=arms_of)
 
     assert len(resolve_jobs(jobs_file.jobs, file=jobs_file.path)) == len(jobs_file.jobs) > 0
     assert [job.index for job in jobs_file.jobs] == list(range(len(jobs_file.jobs)))
