@@ -10,6 +10,7 @@ import torch
 
 from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSteps, SlotWords
+from isaaclab_arena.environments.variations.senses import drawn
 from isaaclab_arena.errors import ArenaError, Problem, UnannouncedPictureError, did_you_mean
 from isaaclab_arena.interfaces import specs
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
@@ -211,9 +212,7 @@ class GymEnvironment(Environment, Background):
 
     def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
         """Add the conditions that every episode has, its variations, and its index if the environment receives it."""
-        stated = {**conditions, **self._slots.description["conditions"]}
-        for each in self._variations:
-            stated[each.key] = each.draw(episode.variation_generator(each.key), episode.episode_index)
+        stated = drawn(self._variations, {**conditions, **self._slots.description["conditions"]}, episode)
         return {**stated, INDEX_CONDITION: episode.episode_index} if self._config.tell_episode else stated
 
     def slot_reset(self, conditions: Conditions) -> SlotReset:
