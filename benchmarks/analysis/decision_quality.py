@@ -359,7 +359,7 @@ class Races:
 
 
 def races(rates: np.ndarray, options: Options, generator: np.random.Generator) -> Races:
-    """Return how races end that last up to `options.looks` episodes; half of the conditions decide alone."""
+    """Return the ends of races that last up to `options.looks` episodes; half of the conditions decide alone."""
 
     @cache
     def evidence(won: int, lost: int) -> float:

@@ -392,7 +392,7 @@ def paired_share(tasks: Sequence[PairCounts], *, design_effect: float = 1.0) -> 
     phi = float((phis * errors.prod(axis=1)).sum()) / spread if spread else 0.0
 
     def distance(share: float, side: int) -> float:
-        """Return how far an end of the interval of p2 - s * p1 is above 0; ``side`` is -1 or 1."""
+        """Return the height of an end of the interval of p2 - s * p1 above 0; ``side`` is -1 or 1."""
         own, other = second_interval.high - second, first - first_interval.low
         if side < 0:
             own, other = second - second_interval.low, first_interval.high - first
