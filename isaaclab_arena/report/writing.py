@@ -231,7 +231,9 @@ def page_of(
     compared = answer.JobsCompared()
     robustness: tuple[Mapping[str, Any], ...] = ()
     controls: tuple[Mapping[str, Any], ...] = ()
-    if not running and len(jobs) > 1:
+    # A single job may have controls, which play its recording afterwards.
+    has_controls = any(CONTROLS_KEY in job.config.labels for merged in runs.values() for job in merged.plan.jobs)
+    if not running and (len(jobs) > 1 or has_controls):
         read_runs = [read_run(directory, merged=merged) for directory, merged in runs.items()]
         positions = {(job.run, job.row["name"]): number for number, job in enumerate(jobs)}
         compared = answer.compared_jobs(read_runs, positions, [merged.answers for merged in runs.values()])

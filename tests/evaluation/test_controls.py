@@ -153,6 +153,12 @@ def test_the_controls_of_a_suite_have_a_line_for_the_mean_of_its_tasks(tmp_path)
     assert suites_table["tasks"].tolist() == [2, 2, 2]
 
 
+def test_the_page_of_a_single_job_shows_the_controls_that_played_its_recording(tmp_path):
+    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [job_of(controls=["mean_action"])]}))
+    assert main(["controls", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "run")]) == 0
+    assert "mean_action reaches" in (tmp_path / "run" / "report.html").read_text()
+
+
 def test_a_recording_with_gaps_or_none_is_no_control(tmp_path, capsys):
     (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [job_of(controls=["mean_action"])]}))
     run = tmp_path / "run"
