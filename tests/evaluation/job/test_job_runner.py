@@ -42,7 +42,7 @@ def committed(output_directory: Path, name: str = "coins") -> list[dict]:
 
 def test_a_job_that_takes_too_long_fails_and_keeps_what_has_finished_and_the_next_one_runs(tmp_path):
     runner = JobRunner(settings(tmp_path))
-    report = runner.run(job("long", num_episodes=1_000_000, timeout_s=0.5))
+    report = runner.run(job("long", num_episodes=1_000_000, timeout_s=2.0))
     assert report.status is ReportedStatus.FAILED
     assert str(report.error).startswith("JobTimeoutError: job 'long' ")
     assert 0 < len(committed(tmp_path, "long")) < 1_000_000
