@@ -24,7 +24,6 @@ from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotS
 from isaaclab_arena.environments.gym.environment import GymConfig, GymEnvironment
 from isaaclab_arena.environments.gym.worker.answers import commit_at
 from isaaclab_arena.environments.gym.worker.gymnasium_tasks import InitStatesError, read_init_states
-from isaaclab_arena.environments.variations.senses import drawn
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, refuse
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.paths import given_path
@@ -415,7 +414,7 @@ class LiberoEnvironment(GymEnvironment):
         seed = int(str(conditions[FIXTURE_SEED])) + (index if seeding is Seeding.EVERY_RESET else 0)
         resets = 0 if seeding is Seeding.EPISODE else self._protocol.resets_before + index
         own = {FIXTURE_SEED: seed, RESET_INDEX: resets, INIT_STATE: index}
-        return drawn(self._variations, {**conditions, **own}, episode)
+        return {**conditions, **own, **self.drawn_variations(episode)}
 
     def slot_reset(self, conditions: Conditions) -> SlotReset:
         """Return the reset of a single environment, which receives all conditions."""

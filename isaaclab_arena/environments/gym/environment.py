@@ -10,7 +10,6 @@ import torch
 
 from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotReset, SlotSteps, SlotWords
-from isaaclab_arena.environments.variations.senses import drawn
 from isaaclab_arena.errors import ArenaError, Problem, UnannouncedPictureError, did_you_mean
 from isaaclab_arena.interfaces import specs
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
@@ -212,8 +211,13 @@ class GymEnvironment(Environment, Background):
 
     def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
         """Add the conditions that every episode has, its variations, and its index if the environment receives it."""
-        stated = drawn(self._variations, {**conditions, **self._slots.description["conditions"]}, episode)
+        stated = {**conditions, **self._slots.description["conditions"], **self.drawn_variations(episode)}
         return {**stated, INDEX_CONDITION: episode.episode_index} if self._config.tell_episode else stated
+
+    def drawn_variations(self, episode: Episode) -> Conditions:
+        """Draw the variations of an episode's model, each from a stream of its own."""
+        draws = ((each, episode.variation_generator(each.key)) for each in self._variations)
+        return {each.key: each.draw(stream, episode.episode_index) for each, stream in draws}
 
     def slot_reset(self, conditions: Conditions) -> SlotReset:
         """Return the seed and options of an environment's reset; KeyError if the conditions lack the seed or index."""

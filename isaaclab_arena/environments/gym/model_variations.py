@@ -32,8 +32,8 @@ def model_variations(offered: Offered) -> Iterator[Variation]:
         unit, words, below, above, (least, most) = _KINDS[name]
         low, high = (tuple(each + by for each in nominal) for by in (below, above))
         if name == "mass" and asset not in GROUPS:
-            # A thing's mass is absolute, as that of our own tasks' objects.
-            unit, words, low, high = "kg", "mass", (nominal[0] / 2,), (2 * nominal[0],)
+            # A thing's mass is absolute, as that of our own tasks' objects. Some weigh a few grams.
+            unit, words, low, high, least = "kg", "mass", (nominal[0] / 2,), (2 * nominal[0],), 1e-6
         yield Variation(
             asset=asset,
             name=name,

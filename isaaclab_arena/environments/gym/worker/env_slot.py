@@ -171,16 +171,14 @@ class EnvSlot:
             "conditions": getattr(environment, "stated_conditions", {}),
         }
 
-    def reset(
-        self, seed: int, *, pictures: bool, options: dict | None = None, changes: dict | None = None
-    ) -> tuple[dict[str, np.ndarray], dict[str, typing.Any]]:
-        """Start an episode, and return its observation and words; ValueError if the instruction is no text."""
-        # The words: the ``instruction``, None without an instruction_key; the wanted numbers that are already in
-        # ``info``; and the ``error`` if the observation does not fit its space, which is then NaN and black pictures.
-        # ``changes`` of the model hold for this episode, whose start is then observed again; {} does that alone.
+    def _started(self, seed: int, options: dict | None, changes: dict | None) -> tuple[typing.Any, typing.Any]:
+        """Reset the environment, in its own state of the random generators, and change its model for this episode."""
         self._changes.undo()
-        if self._draw_pictures is not None:
-            self._draw_pictures(pictures)
+        # LIBERO's arm waits before its first observation, in the changed world.
+        inner: typing.Any = self.environment.unwrapped
+        waits = hasattr(inner, "before_waiting")
+        if waits:
+            inner.before_waiting = None if changes is None else functools.partial(self._changes.apply, changes)
         with self._generators:
             random.seed(seed)
             np.random.seed(seed % 2**32)  # noqa: TID251  for environments that draw from nothing else
@@ -188,12 +186,23 @@ class EnvSlot:
             if torch is not None:
                 torch.manual_seed(seed)
             answer = self.environment.reset(seed=seed, options=options)
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            raise ValueError("reset must return an observation and an info, as Gymnasium has it since 0.26")
-        observation, info = answer
-        if changes is not None:
-            with self._generators:
-                observation = self._changes.apply(changes)
+            if not isinstance(answer, tuple) or len(answer) != 2:
+                raise ValueError("reset must return an observation and an info, as Gymnasium has it since 0.26")
+            if changes is None or waits:
+                return answer
+            self._changes.apply(changes)
+            return model_changes.observed_again(self.environment), answer[1]
+
+    def reset(
+        self, seed: int, *, pictures: bool, options: dict | None = None, changes: dict | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, typing.Any]]:
+        """Start an episode, and return its observation and words; ValueError if the instruction is no text."""
+        # The words: the ``instruction``, None without an instruction_key; the wanted numbers that are already in
+        # ``info``; and the ``error`` if the observation does not fit its space, which is then NaN and black pictures.
+        # ``changes`` of the model hold for this episode, whose start is then observed again; {} does that alone.
+        if self._draw_pictures is not None:
+            self._draw_pictures(pictures)
+        observation, info = self._started(seed, options, changes)
         entries = {}
         for key in self._info_keys:
             value = _entry(info, key)

@@ -589,6 +589,7 @@ class LiberoTask(RobosuiteTask):
         # LIBERO's own observables do not depend on pictures.
         self._cameras = RobosuiteCameras(task.env, self._pictures, trusted=["libero"])
         self._pictures_wanted = True
+        self.before_waiting: typing.Callable[[], object] | None = None  # called once, in the next reset
         self.action_space = spaces.Box(-1.0, 1.0, (len(HOLD),), np.float32)
         shown = _states(task.env._get_observations())
         size = settings["picture_size"] or settings["camera_size"]
@@ -611,6 +612,11 @@ class LiberoTask(RobosuiteTask):
             self._resets.play(conditions["libero.fixture_seed"], conditions["libero.reset_index"])
         with self._cameras.drawing(wanted and waits == 0):
             observation = self.task.set_init_state(self._states[conditions["libero.init_state"]])
+        before_waiting, self.before_waiting = self.before_waiting, None
+        if before_waiting is not None:
+            before_waiting()
+            if not waits:
+                return self.observed_again(), {"success": self._is_solved()}
         for number in range(waits):
             with self._cameras.drawing(wanted and number == waits - 1):
                 observation = self.task.step(list(HOLD))[0]

@@ -95,19 +95,19 @@ class ModelChanges:
             field[...] = own
         self._plain = []
 
-    def apply(self, changes: typing.Mapping[str, typing.Any]) -> typing.Any:
-        """Change the model by values under the keys of `offered`, and return the observation."""
-        if changes:
-            model, data = typing.cast(typing.Any, simulation_of(self._environment))
-            groups = _bodies(model)
-            for key, value in changes.items():
-                asset, _, name = key.partition(".")
-                self._change(model, data, groups, asset, name, np.array(value, np.float64))
-            importlib.import_module("mujoco").mj_forward(model, data)
-            tell = getattr(self._environment.unwrapped, "robot_moved", None)
-            if "robot.joint_shift" in changes and tell is not None:
-                tell()
-        return observed_again(self._environment)
+    def apply(self, changes: typing.Mapping[str, typing.Any]) -> None:
+        """Change the model by values under the keys of `offered`."""
+        if not changes:
+            return
+        model, data = typing.cast(typing.Any, simulation_of(self._environment))
+        groups = _bodies(model)
+        for key, value in changes.items():
+            asset, _, name = key.partition(".")
+            self._change(model, data, groups, asset, name, np.array(value, np.float64))
+        importlib.import_module("mujoco").mj_forward(model, data)
+        tell = getattr(self._environment.unwrapped, "robot_moved", None)
+        if "robot.joint_shift" in changes and tell is not None:
+            tell()
 
     def _change(
         self,
