@@ -96,7 +96,7 @@ def main(options: Options) -> None:
     table = Table(*heading, words=2)
     builder = ENVIRONMENTS.get(ENVIRONMENT)
     offered = [each.key for each in offered_variations(builder, builder.config_class())]
-    others = [key for key in offered if key not in ("distractors.count", "action.idle")]
+    others = [key for key in offered if key not in ("distractors.count", "action.idle", "picture.exchanged")]
     pairs = {
         ("nothing", "all but distractors"): ((), others),
         ("distractors", "all"): (("distractors.count",), (*others, "distractors.count")),
