@@ -1,10 +1,10 @@
-"""``isaaclab-arena compare``, ``leaderboard``, ``robustness``, ``plan``: which policy is better, and what it takes."""
+"""``isaaclab-arena compare``, ``leaderboard``, ``plan``: which policy is better, and what it takes."""
 
 import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,10 +17,8 @@ from isaaclab_arena.analysis import comparison_files
 from isaaclab_arena.analysis.arms import named_arm, read_run
 from isaaclab_arena.analysis.comparison import NotComparableError, Question, Verdict, check_shares, compare_directories
 from isaaclab_arena.cli.main import kept, print_json, stdout_for_json
-from isaaclab_arena.config.command_line import misspelt, read_some, read_words
-from isaaclab_arena.config.options import Count, wrong_numbers
-from isaaclab_arena.environments.variations.overrides import ALL_AXES, EDGE_LEVEL
-from isaaclab_arena.errors import ConfigError, refuse
+from isaaclab_arena.config.command_line import read_words
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.process import results_console
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import statistics
@@ -203,78 +201,6 @@ def leaderboard(argv: Sequence[str]) -> int:
     if found.winner is not None:
         console.print(Text(plain_text(found.winner.sentence)))
     return 0
-
-
-# A policy's loss of success when its episodes are changed.
-
-_ROBUSTNESS = "isaaclab-arena robustness"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RobustnessOptions:
-    """Run every job once as it is and once more for each level of each axis, and say what is lost on the same episodes.
-
-    Given the directory of such a run, it runs nothing. Further options are those of isaaclab-arena run. Writes
-    robustness.csv, robustness.md and a picture per job into the run's directory.
-    """
-
-    jobs: tyro.conf.Positional[Path]
-    """A job file, or the directory of a run whose jobs had arms."""
-    axes: str = ALL_AXES
-    """Axes of jobs without their own: all, or names separated by commas, such as light,delay."""
-    levels: Count = EDGE_LEVEL
-    """Highest level; 5 is the edge of the range that is known to be solvable."""
-    output_dir: str | None = None
-    """Exact directory for the run, instead of a dated one; missing or empty."""
-    output_base_dir: str = "outputs"
-    """Parent of the run's dated directory."""
-
-
-def robustness(argv: Sequence[str]) -> int:
-    """Run the jobs unless they have run, write the files and show the table; return 0, the run's code, or 3."""
-    # Exit code 3: the run has no arms to compare. ConfigError: the job file is wrong, or there is no such run.
-    # StorageError: a file cannot be read or written.
-    from isaaclab_arena.analysis import robustness as costs  # noqa: PLC0415  Pillow
-    from isaaclab_arena.evaluation import eval_runner  # noqa: PLC0415  runs more than it compares
-    from isaaclab_arena.storage.ledger import make_output_directory  # noqa: PLC0415
-
-    options, rest = read_some(RobustnessOptions, argv, program=_ROBUSTNESS)
-    own, others = ([field.name for field in fields(each)] for each in (RobustnessOptions, eval_runner.EvalOptions))
-    refuse([*wrong_numbers(options), *misspelt(rest, own, others=others)])
-    directory = options.jobs
-    if not directory.is_dir():
-        directory = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
-        arms = ["--robustness", options.axes, "--robustness_levels", str(options.levels)]
-        code = run_into(directory, ["--eval_jobs_config", str(options.jobs), *arms, *rest], typed_as=_ROBUSTNESS)
-        if code != 0:
-            return code
-    elif rest:
-        raise ConfigError(f"'{options.jobs}' is a run, which is only read", key=rest[0])
-
-    found = costs.drops(read_run(directory).arms.values())
-    console = results_console()
-    if not found:
-        message = f"no job of {directory} has arms; give a job file, or jobs the key 'robustness'"
-        console.print(Text(plain_text(message)))
-        return NOT_COMPARABLE
-    way_out = "copy the run to where it can be written"
-    written = kept(lambda: costs.write_robustness(directory, found)[1], way_out=way_out)
-    console.print(drawn(costs.drops_table(found)))
-    for sentence in costs.sentences(found):
-        console.print(Text(plain_text(sentence)))
-    if written is not None:
-        console.print(Text(plain_text(f"written to {written}")))
-    return 0
-
-
-def run_into(directory: Path, words: Sequence[str], *, typed_as: str) -> int:
-    """Run jobs into an empty directory, and return the exit code; a directory in which no run began is removed."""
-    from isaaclab_arena.evaluation import eval_runner  # noqa: PLC0415  runs more than it compares
-
-    code = eval_runner.main([*words, "--output_dir", str(directory)], typed_as=typed_as)
-    if code != 0 and not any(directory.iterdir()):
-        directory.rmdir()
-    return code
 
 
 # How many episodes it takes to tell two policies apart.

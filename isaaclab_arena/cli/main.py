@@ -50,8 +50,11 @@ _GROUPS = {
     },
     "compare": {
         "compare": (f"{_HERE}.compare:CompareOptions", "say which of two policies is better, and how surely"),
-        "robustness": (f"{_HERE}.compare:robustness:RobustnessOptions", "say what is left when episodes are changed"),
-        "controls": (f"{_HERE}.controls:ControlsOptions", "say what a policy reaches without looking and listening"),
+        "robustness": (f"{_HERE}.arms:robustness:RobustnessOptions", "say what is left when episodes are changed"),
+        "controls": (
+            f"{_HERE}.arms:controls:ControlsOptions",
+            "say what is reached without looking or listening",
+        ),
         "leaderboard": (f"{_HERE}.compare:leaderboard:LeaderboardOptions", "order runs, say which are not told apart"),
         "plan": (f"{_HERE}.compare:plan:PlanOptions", "say how many episodes tell two policies apart"),
     },

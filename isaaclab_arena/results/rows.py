@@ -366,11 +366,9 @@ class SuiteEvidence:
     status: str = field(init=False)  # of all jobs; where they differ, failed if one failed, else interrupted
     reproducible: str | None = field(init=False)  # the weakest guarantee of the tasks; None while a task has none
     scored: ScoredEpisodes = field(init=False)  # of all tasks
-    pooled: Interval | None = field(
-        init=False
-    )  # of the rate over all episodes; as that of the mean if a question may stop it
     mean_rate: float | None = field(init=False)  # of the tasks; None before each has a rate, for others would weigh in
     interval: Interval | None = field(init=False)  # of that mean; the anytime one if a question may stop the suite
+    pooled: Interval | None = field(init=False)  # of the rate over all episodes, likewise
     bounds: Interval | None = field(init=False)  # of that mean, see `JobEvidence`
     saturated: float | None = field(init=False)  # share of action entries at or beyond their bounds
     simulation: Mapping[str, str | None] = field(init=False)
