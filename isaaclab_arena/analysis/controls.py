@@ -10,8 +10,8 @@ import pandas as pd
 
 from isaaclab_arena.analysis.arms import Arm, PairedDifference, ReadRun, paired_difference, read_run
 from isaaclab_arena.analysis.robustness import match_varied
-from isaaclab_arena.config.expansion.suites import CONTROL_LABEL, CONTROLS, CONTROLS_KEY
-from isaaclab_arena.environments.variations.overrides import BENIGN, CONTROLLED
+from isaaclab_arena.config.expansion.suites import BENIGN, CONTROL_LABEL, CONTROLS, CONTROLS_KEY
+from isaaclab_arena.environments.variations.overrides import CONTROLLED
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import statistics
 from isaaclab_arena.results.columns import Column, Show, markdown_table, table_of, text_table

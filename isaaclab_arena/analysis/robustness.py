@@ -10,8 +10,8 @@ import pandas as pd
 
 from isaaclab_arena.analysis.arms import Arm, MatchedEpisodes, PairedDifference, match, paired_difference
 from isaaclab_arena.analysis.picture import Mark, Picture, RateCurve, Words, png, rate_plot, svg
-from isaaclab_arena.config.expansion.suites import AXIS_LABEL, LEVEL_LABEL, ROBUSTNESS_KEY
-from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, BENIGN, differs_only_by
+from isaaclab_arena.config.expansion.suites import AXIS_LABEL, BENIGN, LEVEL_LABEL, ROBUSTNESS_KEY
+from isaaclab_arena.environments.variations.overrides import ALL_AXES, AXES, differs_only_by
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results import statistics
 from isaaclab_arena.results.columns import Column, Show, markdown_table, table_of, text_table

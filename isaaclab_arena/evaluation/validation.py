@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from isaaclab_arena.config.arena import in_own_options
 from isaaclab_arena.config.expansion.suites import (
     AXIS_LABEL,
+    BENIGN,
     CONTROL_LABEL,
     CONTROLS_KEY,
     LEVEL_LABEL,
@@ -32,7 +33,6 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.variations.overrides import (
     ALL_AXES,
     AXES,
-    BENIGN,
     CONTROLLED,
     LANGUAGE,
     enabled_variations,

@@ -357,7 +357,9 @@ def findings(
     found += [_of_question(each) for each in answers if len(each.question.jobs) == 1]
     found = [replace(each, claim=plain_text(each.claim), figures=plain_text(each.figures)) for each in found]
     if not found:
-        found = [*_rates(jobs, suites), *([] if stopped else [_what_is_missing(compared, jobs)])]
+        own = [job for job in jobs if not job.is_changed] or jobs
+        of_own = [each for each in suites if not each["is_changed"]] or suites
+        found = [*_rates(own, of_own), *([] if stopped else [_what_is_missing(compared, own)])]
     return [*stopped, *found]
 
 
@@ -413,7 +415,8 @@ def _of_question(answer: stopping.Answer) -> Finding:
     question, arms = answer.question, [*answer.question.sides]
     asked = f"whether {arms[0]} succeeds in more than {100 * (question.at_least or 0.0):g} %"
     asked = " or ".join(arms) if len(arms) > 1 else asked
-    is_known = answer.verdict is not None or not question.is_test
+    asked = f"the best of {', '.join(answer.left)}" if question.selects_best else asked
+    is_known = answer.verdict is not None or question.half_width is not None
     claim = stopping.verdict_in_words(answer) if is_known else f"Not decided: {asked}"
     return Finding(claim=plain_text(claim), figures=plain_text(f"{stopping.in_words(answer)}."))
 

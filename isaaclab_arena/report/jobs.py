@@ -294,6 +294,7 @@ class JobOnPage:
     metrics: tuple[Mapping[str, Any], ...] = ()  # its rows of the table of metrics
     # The mean length and return with their 95 % intervals, by column; without an interval if the job could stop early.
     means: Mapping[str, str] = field(default_factory=dict)
+    is_changed: bool = False  # an arm of robustness or controls, which has its own section and is no answer
     tells_reasons: bool = True  # its task names the event that decided a failure
 
     @property

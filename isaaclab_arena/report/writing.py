@@ -23,7 +23,7 @@ from markupsafe import Markup
 from isaaclab_arena.analysis.arms import (
     read_run,
 )
-from isaaclab_arena.config.expansion.suites import CONTROLS_KEY, ROBUSTNESS_KEY
+from isaaclab_arena.config.expansion.suites import CONTROLS_KEY, ROBUSTNESS_KEY, is_changed
 from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.interfaces.episode import EVENTS
 from isaaclab_arena.logs import plain_text
@@ -205,7 +205,14 @@ def page_of(
         prefix = "" if len(runs) == 1 else f"{names[number]}: "
         if (found := answer.of_stopped_run(merged, directory, prefix=prefix)) is not None:
             stopped.append(found)
-        suites += [sections.suite_on_page(row, f"{prefix}{row['name']}") for row in records(merged.suites)]
+        changed = {entry.name for entry in merged.plan.jobs if is_changed(entry.config.labels)}
+        own_suites = {
+            each.config.suite.name for each in merged.plan.jobs if each.config.suite and each.name not in changed
+        }
+        suites += [
+            sections.suite_on_page(row, f"{prefix}{row['name']}") | {"is_changed": row["name"] not in own_suites}
+            for row in records(merged.suites)
+        ]
         metric_rows = records(merged.metrics)
         for row in merged.rows:
             own = films_of_job(directory, row["name"], job=len(jobs))
@@ -221,6 +228,7 @@ def page_of(
                 filmed={film.episode_index for film in own},
                 metrics=[each for each in metric_rows if each["job"] == row["name"]],
             )
+            job = replace(job, is_changed=row["name"] in changed)
             jobs.append(job)
             films += own
             # The most frequent first lines of errors.
@@ -236,14 +244,21 @@ def page_of(
     if not running and (len(jobs) > 1 or has_controls):
         read_runs = [read_run(directory, merged=merged) for directory, merged in runs.items()]
         positions = {(job.run, job.row["name"]): number for number, job in enumerate(jobs)}
-        compared = answer.compared_jobs(read_runs, positions, [merged.answers for merged in runs.values()])
-        changed, controlled = (
+        # Changed arms have their own sections, and are compared here only if the run asked for it.
+        asked = {name for merged in runs.values() for each in merged.answers for name in each.question.jobs}
+        asked |= {job.row["name"] for job in jobs if not job.is_changed}
+        judged = [
+            replace(run, arms={name: arm for name, arm in run.arms.items() if name in asked} or run.arms)
+            for run in read_runs
+        ]
+        compared = answer.compared_jobs(judged, positions, [merged.answers for merged in runs.values()])
+        varied, controlled = (
             [run for run in read_runs if any(key in job.config.labels for job in run.plan.jobs)]
             for key in (ROBUSTNESS_KEY, CONTROLS_KEY)
         )
         # Imported where it is used: it takes torch and Pillow, and most pages have no use for it.
         where = "isaaclab_arena.analysis.robustness:shown_robustness"
-        robustness = tuple(imported(where)(run.arms.values()) for run in changed)
+        robustness = tuple(imported(where)(run.arms.values()) for run in varied)
         controls = tuple(imported("isaaclab_arena.analysis.controls:shown_controls")(run) for run in controlled)
     # Films that have room, and the traces of their episodes.
     explaining = dict(enumerate(frozenset(at for reason in job.reasons for at in reason.filmed) for job in jobs))

@@ -153,10 +153,14 @@ def test_the_controls_of_a_suite_have_a_line_for_the_mean_of_its_tasks(tmp_path)
     assert suites_table["tasks"].tolist() == [2, 2, 2]
 
 
-def test_the_page_of_a_single_job_shows_the_controls_that_played_its_recording(tmp_path):
-    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [job_of(controls=["mean_action"])]}))
-    assert main(["controls", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "run")]) == 0
-    assert "mean_action reaches" in (tmp_path / "run" / "report.html").read_text()
+def test_the_page_answers_for_the_job_itself_and_shows_its_controls_even_if_all_of_them_played_its_recording(tmp_path):
+    for name, asked in (("recorded", ["mean_action"]), ("both", ["no_instruction", "mean_action"])):
+        (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [job_of(controls=asked)]}))
+        assert main(["controls", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / name)]) == 0
+        page = (tmp_path / name / "report.html").read_text()
+        assert "of the benign rate" in page
+        assert "lamp succeeds in 100.0 % " in page
+        assert "12 of 12 episodes, with the 95 % interval" in page
 
 
 def test_a_recording_with_gaps_or_none_is_no_control(tmp_path, capsys):

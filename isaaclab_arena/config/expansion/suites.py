@@ -293,6 +293,16 @@ def _in_words(found: Sequence[Checkpoint]) -> str:
     return f"{', '.join(steps[:_MOST_SHOWN])}{more}" if steps else "none"
 
 
+BENIGN = "benign"
+"""The arm in which nothing is changed: the axis of level 0, and the control that is none."""
+
+
+def is_changed(labels: Mapping[str, Any]) -> bool:
+    """Whether a job with these labels is an arm whose episodes or senses are changed."""
+    pairs = (ROBUSTNESS_KEY, AXIS_LABEL), (CONTROLS_KEY, CONTROL_LABEL)
+    return any(key in labels and labels.get(label, BENIGN) != BENIGN for key, label in pairs)
+
+
 # One job per axis and level of a robustness run.
 
 ROBUSTNESS_KEY = "robustness"

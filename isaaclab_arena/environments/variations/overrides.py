@@ -247,7 +247,6 @@ def _probability(value: Any, found: list[tuple[str, str]]) -> float:
 
 EDGE_LEVEL = 5  # the level at which an axis reaches its edge; level k goes k fifths of the way there
 ALL_AXES = "all"
-BENIGN = "benign"  # the name of the arm in which nothing is changed, which is level 0
 LANGUAGE = "language"  # the axis of other words for the task
 _OBJECT = "object"
 
